@@ -1,0 +1,129 @@
+//! The events of a run, written before the things they record.
+//!
+//! Events come from decisions that our own processes make. A system call that a filter refuses
+//! inside leaves no event, and nothing claims that it does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::capability::{Capability, Gap};
+use crate::outcome::{AuditSpan, End, LimitName, RunId};
+use crate::policy::{BackendName, PolicyHash, Profile};
+
+/// Something that a run's history must hold.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A backend was considered and refused.
+    BackendRefused {
+        /// Which.
+        backend: BackendName,
+        /// What it lacks; empty where it isn't there at all.
+        gaps: Vec<Gap>,
+        /// Why, in a sentence.
+        why: String,
+    },
+    /// A limit was reached.
+    LimitHit(LimitName),
+    /// Captured output was dropped.
+    OutputTruncated {
+        /// `stdout` or `stderr`.
+        stream: &'static str,
+        /// How many bytes.
+        dropped: u64,
+    },
+    /// A policy was resolved.
+    PolicyLoaded {
+        /// Its hash.
+        policy: PolicyHash,
+        /// How much the program is trusted.
+        profile: Profile,
+    },
+    /// A sandbox is gone.
+    SandboxClosed {
+        /// Processes that were alive when the program had ended.
+        left_processes: u32,
+        /// Whether a later command removed it, since the one that started it was killed.
+        swept: bool,
+    },
+    /// A sandbox is about to be opened.
+    SandboxOpened {
+        /// Where.
+        backend: BackendName,
+        /// What will be in force.
+        enforced: BTreeSet<Capability>,
+        /// What was accepted as missing.
+        gaps: Vec<Gap>,
+    },
+    /// A run is over.
+    TaskEnd {
+        /// How it ended.
+        end: End,
+        /// The policy's hash, again: it can't have changed on the way.
+        policy: Option<PolicyHash>,
+    },
+    /// A run was granted or is about to be refused. Nothing has started yet.
+    TaskStart {
+        /// The program's own name: never its arguments, which may hold secrets.
+        program: String,
+        /// Labels, as they were given.
+        labels: BTreeMap<String, String>,
+    },
+}
+
+impl Event {
+    /// The public name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::BackendRefused { .. } => "backend.refused",
+            Event::LimitHit(_) => "limit.hit",
+            Event::OutputTruncated { .. } => "output.truncated",
+            Event::PolicyLoaded { .. } => "policy.loaded",
+            Event::SandboxClosed { .. } => "sandbox.closed",
+            Event::SandboxOpened { .. } => "sandbox.opened",
+            Event::TaskEnd { .. } => "task.end",
+            Event::TaskStart { .. } => "task.start",
+        }
+    }
+}
+
+/// Where events go.
+pub trait AuditSink: Send + Sync {
+    /// Appends one event of a run, and gives the span of that run so far.
+    ///
+    /// Returns when the event is in the log's file. It is not synced: a power cut can lose it, a
+    /// killed process can't.
+    ///
+    /// # Errors
+    ///
+    /// [`AuditError`] if it can't be written. What the event records must then not happen.
+    fn append(&self, run: &RunId, event: &Event) -> Result<AuditSpan, AuditError>;
+}
+
+/// The log can't take an event.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// The log has fewer events than its head file says: somebody cut it.
+    #[error("the audit log was cut: its head file knows event {head}, its last event is {last}")]
+    Cut {
+        /// The last event, as the head file has it.
+        head: u64,
+        /// The last event in the log.
+        last: u64,
+    },
+    /// The last event doesn't have the hash that the head file has.
+    #[error("the audit log was changed: event {seq} is not the one that was written")]
+    Changed {
+        /// The event in question.
+        seq: u64,
+    },
+    /// The log can't be read or written.
+    #[error("could not {action} the audit log {path}")]
+    Io {
+        /// A verb: "open".
+        action: &'static str,
+        /// The file.
+        path: String,
+        /// What the host said.
+        source: std::io::Error,
+    },
+}

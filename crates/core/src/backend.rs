@@ -1,0 +1,303 @@
+//! The contract between the engine and anything that can run untrusted code.
+//!
+//! The engine turns a request into a [`Grant`], hands it to a [`Backend`], gets a [`Session`], and
+//! executes programs in it. A backend never sees the policy; it sees what was granted.
+//!
+//! # Invariants
+//!
+//! 1. No sandbox opens without a [`Grant`], which only `policy::decide` makes.
+//! 2. What a backend can't enforce, it says: [`Session::enforced`] is read from what was set up,
+//!    not copied from the request.
+//! 3. A session that failed is spent: later calls return [`BackendError::Spent`].
+//! 4. Dropping a session destroys it.
+//!
+//! # Deliberately absent
+//!
+//! Which backend it is. Whatever differs is a value: [`Offers`], [`Fit`], an [`Ending`].
+
+use std::collections::BTreeSet;
+use std::ffi::{CString, NulError};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+
+use crate::capability::{Capability, Gap, Offers};
+use crate::grant::Grant;
+use crate::outcome::{LimitName, RunId, Usage};
+use crate::request::{Argv, File, FileName, Lang, Origin, Program, Script};
+
+/// A standard future on the heap, so that these traits can be used as objects.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Something that can run untrusted code under limits.
+///
+/// Every implementation must pass the conformance suite of `testkit`; that suite, not this
+/// comment, is the whole contract.
+pub trait Backend: Send + Sync {
+    /// What this host lets it enforce, probed once, with the reason for each gap.
+    fn offers(&self) -> &Offers;
+
+    /// Everything that a grant asks for and that a sandbox of this grant would not enforce.
+    fn gaps(&self, grant: &Grant) -> Vec<Gap>;
+
+    /// Whether it can run a program at all.
+    fn fit(&self, program: &Program) -> Fit;
+
+    /// Starts a sandbox that holds no more than `grant` allows.
+    ///
+    /// Returns once the sandbox takes a program. Dropping the future removes whatever had been
+    /// started.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Host`] if the host refused an operation midway; whatever had been started
+    /// has been removed.
+    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>>;
+}
+
+/// Whether a backend can run a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It can't, and why.
+    No {
+        /// What the program needs that isn't there.
+        why: String,
+    },
+    /// It can, and why that is known.
+    Yes {
+        /// In a clause: "it runs any Linux program".
+        why: String,
+    },
+}
+
+/// One sandbox, from `open` until it is dropped.
+pub trait Session: Send {
+    /// What holds right now, as set up.
+    fn enforced(&self) -> &BTreeSet<Capability>;
+
+    /// Puts a file into the working directory, replacing one of the same name.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Put`] if it doesn't fit; the session can go on.
+    fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>>;
+
+    /// Starts a program.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Exec`] if the program can't be started: nothing of it ran, and the session
+    /// can take another.
+    fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>>;
+
+    /// Kills every process of the program and reports what the kernel counted. Files can still be
+    /// read afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Host`] if something may still be alive.
+    fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>>;
+
+    /// Destroys the sandbox and whatever the host kept for it.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Host`] names what could not be removed; the next sweep tries again.
+    fn close(self: Box<Self>) -> Boxed<'static, Result<(), BackendError>>;
+}
+
+/// What to start in a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec {
+    /// The program.
+    pub program: Program,
+    /// Whether standard input will be written. Otherwise it is empty from the start.
+    pub stdin: bool,
+}
+
+/// A program that runs. Its methods take `&self`, since its streams are used at the same time.
+pub trait Running: Send + Sync {
+    /// The next piece of output; none when both streams have ended. Safe to drop while waiting.
+    fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>>;
+
+    /// Writes to standard input; waits while the program doesn't read. An ended program is not
+    /// an error: the bytes are gone, as they would be in a pipe.
+    fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>>;
+
+    /// Ends standard input.
+    fn close_stdin(&self);
+
+    /// Sends a signal to the program. One that has ended is not an error.
+    fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>>;
+
+    /// Waits until the program, or the sandbox under it, has ended. Safe to drop while waiting and
+    /// to call again.
+    fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>>;
+}
+
+/// A piece of output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// From standard error.
+    Stderr(Vec<u8>),
+    /// From standard output.
+    Stdout(Vec<u8>),
+}
+
+/// How a program ended, as the backend saw it. The deadline is the engine's business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It exited with this status.
+    Exited(u8),
+    /// The sandbox ended under it.
+    Lost,
+    /// The kernel ran out of the memory that was granted; everything inside is being killed.
+    OutOfMemory,
+    /// A signal ended it.
+    Signalled(u8),
+}
+
+/// What was there when a sandbox was halted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Processes besides the agent that were alive and were killed.
+    pub processes: u32,
+    /// What was used from `open` to now.
+    pub usage: Usage,
+    /// Limits that were reached.
+    pub limits_hit: BTreeSet<LimitName>,
+    /// Whether the kernel killed something inside for lack of memory.
+    pub out_of_memory: bool,
+}
+
+/// The backend failed; the program's own failures are an [`Ending`].
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The program could not be started.
+    #[error("could not start `{}`: {source}", program.to_string_lossy())]
+    Exec {
+        /// The program as it was named.
+        program: CString,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The host refused one operation.
+    #[error("could not {action}")]
+    Host {
+        /// The operation, as a verb phrase: "create the memory cgroup".
+        action: String,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// A file could not be put into the sandbox.
+    #[error("could not put a file into the sandbox: {source}")]
+    Put {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The session failed earlier or has been halted.
+    #[error("this sandbox has ended; open a new one")]
+    Spent,
+    /// The agent inside said something that it can't say. It is hostile or broken.
+    #[error("the agent inside the sandbox spoke out of turn: {0}")]
+    Wire(String),
+}
+
+impl BackendError {
+    /// Turns an operation that failed into an error: `map_err(BackendError::host("read x"))`.
+    pub fn host(action: impl Into<String>) -> impl FnOnce(io::Error) -> BackendError {
+        move |source| BackendError::Host { action: action.into(), source }
+    }
+}
+
+impl Program {
+    /// The program's own name, for the audit and for messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Program::Command(argv) => argv.program().to_string_lossy().into_owned(),
+            Program::Script(script) => format!("a {} script", script.lang.name()),
+        }
+    }
+}
+
+/// The longest argument that the kernel passes: MAX_ARG_STRLEN in `linux/binfmts.h`, 32 pages,
+/// with the NUL byte at its end.
+const ARGUMENT_BYTES: usize = 32 * 4096 - 1;
+
+/// Turns a program into a command, for a backend that has a file system with interpreters in it.
+///
+/// Gives the file to put into the working directory first, if there is one: a script from a file,
+/// or code that is too long for an argument.
+#[must_use]
+pub fn as_command(program: Program, interpreter: impl Fn(Lang) -> CString) -> (Option<File>, Argv) {
+    let script = match program {
+        Program::Command(argv) => return (None, argv),
+        Program::Script(script) => script,
+    };
+    let Script { lang, origin, source, args: script_args } = script;
+    let (file, mut args) = match (origin, CString::new(source)) {
+        (Origin::Inline | Origin::Stdin, Ok(code)) if code.as_bytes().len() <= ARGUMENT_BYTES => {
+            (None, inline(lang, code))
+        }
+        (origin, source) => {
+            let bytes = source.map_or_else(NulError::into_vec, CString::into_bytes);
+            let name = match origin {
+                Origin::File(name) => name,
+                Origin::Inline | Origin::Stdin => FileName::of_long_code(lang),
+            };
+            let args = vec![name.as_c_str().to_owned()];
+            (Some(File { name, bytes, executable: false }), args)
+        }
+    };
+    args.extend(script_args);
+    (file, Argv::new(interpreter(lang), args))
+}
+
+/// The arguments by which an interpreter takes code on its command line.
+fn inline(lang: Lang, code: CString) -> Vec<CString> {
+    match lang {
+        Lang::JavaScript => vec![c"-e".into(), code],
+        Lang::Python => vec![c"-c".into(), code],
+        // `sh -c CODE NAME ARGS…`: the first word after the code is $0.
+        Lang::Shell => vec![c"-c".into(), code, c"sh".into()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(lang: Lang, origin: Origin, source: &[u8]) -> Program {
+        Program::Script(Script { lang, origin, source: source.into(), args: vec![c"x".into()] })
+    }
+
+    fn words(argv: &Argv) -> Vec<String> {
+        argv.words().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_script_from_a_file_lies_beside_its_arguments() {
+        let name = FileName::new("a b.py").unwrap();
+        let (file, argv) = as_command(script(Lang::Python, Origin::File(name), b"1"), |_| c"py".into());
+        assert_eq!(file.unwrap().bytes, b"1");
+        assert_eq!(words(&argv), ["py", "a b.py", "x"]);
+    }
+
+    #[test]
+    fn code_on_the_command_line_needs_no_file() {
+        let (file, argv) = as_command(script(Lang::Shell, Origin::Inline, b"echo $1"), |_| c"sh".into());
+        assert_eq!(file, None);
+        assert_eq!(words(&argv), ["sh", "-c", "echo $1", "sh", "x"]);
+    }
+
+    #[test]
+    fn code_that_no_argument_can_hold_becomes_a_file_and_loses_nothing() {
+        for source in [vec![b'#'; ARGUMENT_BYTES + 1], b"print(1)\0".to_vec()] {
+            let program = script(Lang::Python, Origin::Stdin, &source);
+            let (file, argv) = as_command(program, |_| c"py".into());
+            assert_eq!(file.unwrap().bytes, source);
+            assert_eq!(words(&argv), ["py", "script.py", "x"]);
+        }
+    }
+}

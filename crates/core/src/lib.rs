@@ -1,0 +1,27 @@
+//! Cofferdam's words, and the decisions that need nothing but words.
+//!
+//! Read the modules in the order in which a run meets them:
+//!
+//! 1. [`request`]: what somebody asks to have run.
+//! 2. [`policy`]: what is allowed, as layers that are resolved into one policy, and `decide`.
+//! 3. [`grant`]: the evaluated permission of one run; only `decide` makes one.
+//! 4. [`capability`]: the vocabulary in which a backend says what it enforces.
+//! 5. [`backend`]: the contract between the engine and anything that runs code.
+//! 6. [`outcome`]: what happened, in the words that users script against.
+//! 7. [`audit`]: the events that are written before the things they record.
+//!
+//! # What this crate must not know
+//!
+//! Files, sockets, clocks, async runtimes, serialization. Everything here is a value or a total
+//! function of values, so a decision can be replayed from the log.
+
+pub mod audit;
+pub mod backend;
+pub mod capability;
+pub mod grant;
+pub mod outcome;
+pub mod policy;
+pub mod request;
+
+pub use capability::{Capability, Gap};
+pub use grant::Grant;

@@ -1,0 +1,342 @@
+//! What happened to a run, in the words that users script against.
+//!
+//! An [`Outcome`] is a plain value; its JSON form belongs to the edge.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::capability::{Capability, Gap};
+use crate::policy::{BackendName, PolicyHash, Profile};
+
+/// The identity of one run: `r_` and 26 characters that sort by time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(String);
+
+impl RunId {
+    /// Takes an identity if it has the form of one, so that it is safe as a file's name.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<RunId> {
+        let rest = text.strip_prefix("r_")?;
+        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        (rest.len() == 26 && rest.bytes().all(known)).then(|| RunId(text.to_owned()))
+    }
+
+    /// The identity as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for RunId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The whole result of one run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The run.
+    pub run: RunId,
+    /// Labels, as they were given.
+    pub labels: BTreeMap<String, String>,
+    /// Wall-clock time of the start.
+    pub started: std::time::SystemTime,
+    /// The profile in force; none where the policy couldn't even be read.
+    pub profile: Option<Profile>,
+    /// The backend that ran it, if one did.
+    pub backend: Option<BackendName>,
+    /// Why that backend, in a sentence.
+    pub why_backend: Option<String>,
+    /// How it ended.
+    pub end: End,
+    /// Whether the program ran.
+    pub ran: Ran,
+    /// What went wrong and who is to blame, where something did.
+    pub error: Option<Fault>,
+    /// Advice for a person.
+    pub hints: Vec<String>,
+    /// Where the time went.
+    pub times: Times,
+    /// What was used.
+    pub usage: Usage,
+    /// Limits that were reached on the way.
+    pub limits_hit: BTreeSet<LimitName>,
+    /// Processes that were alive when the program ended, and were killed.
+    pub left_processes: u32,
+    /// What was in force.
+    pub enforced: BTreeSet<Capability>,
+    /// What was accepted as missing.
+    pub gaps: Vec<Gap>,
+    /// The policy's hash, where one was resolved.
+    pub policy: Option<PolicyHash>,
+    /// Where the audit log has it.
+    pub audit: Option<AuditSpan>,
+}
+
+/// How a run ended. Always exactly one.
+///
+/// Exhaustive on purpose: a new variant must break every place that decides an exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The sandbox was lost after the start.
+    BackendLost,
+    /// The user ended it: a signal, or a closed standard output.
+    Cancelled(Cancel),
+    /// The program exited by itself with this status.
+    Exited(u8),
+    /// The kernel killed something inside for lack of memory, and the whole sandbox with it.
+    OutOfMemory,
+    /// The output limit was reached.
+    OutputLimit,
+    /// Nothing was started.
+    Refused,
+    /// Cofferdam failed.
+    SandboxError,
+    /// A signal ended the program.
+    Signalled(u8),
+    /// The deadline passed and everything was killed.
+    TimedOut,
+}
+
+/// Who cancelled a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// The reader of our standard output went away.
+    OutputClosed,
+    /// A signal told us to stop.
+    User,
+}
+
+impl End {
+    /// The public name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            End::BackendLost => "backend_lost",
+            End::Cancelled(_) => "cancelled",
+            End::Exited(_) => "exited",
+            End::OutOfMemory => "out_of_memory",
+            End::OutputLimit => "output_limit",
+            End::Refused => "refused",
+            End::SandboxError => "sandbox_error",
+            End::Signalled(_) => "signalled",
+            End::TimedOut => "timed_out",
+        }
+    }
+}
+
+impl Outcome {
+    /// The exit code of the process that reports this outcome.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.end {
+            End::BackendLost | End::SandboxError => 125,
+            End::Cancelled(Cancel::OutputClosed) => 141,
+            End::Cancelled(Cancel::User) => 130,
+            End::Exited(code) => code,
+            End::OutOfMemory => 137,
+            End::OutputLimit => 153,
+            End::Refused => self.error.as_ref().map_or(125, |fault| fault.code.exit_code()),
+            End::Signalled(signal) => 128u8.saturating_add(signal),
+            End::TimedOut => 124,
+        }
+    }
+}
+
+/// Whether the program ran, which decides whether it is safe to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// Nothing of it ran.
+    No,
+    /// The sandbox was lost after the start.
+    Unknown,
+    /// It ran.
+    Yes,
+}
+
+impl Ran {
+    /// The public name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Ran::No => "no",
+            Ran::Unknown => "unknown",
+            Ran::Yes => "yes",
+        }
+    }
+}
+
+/// What went wrong, who is to blame, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// A stable name.
+    pub code: FaultCode,
+    /// What couldn't be done and why.
+    pub message: String,
+    /// What to do next.
+    pub fix: Option<String>,
+}
+
+macro_rules! fault_codes {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $blame:ident, $exit:literal;)+) => {
+        /// The stable names of what can go wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum FaultCode { $($(#[$doc])* $variant,)+ }
+
+        impl FaultCode {
+            /// The public name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(FaultCode::$variant => $name,)+ }
+            }
+
+            /// Who is to blame.
+            #[must_use]
+            pub fn blame(self) -> Blame {
+                match self { $(FaultCode::$variant => Blame::$blame,)+ }
+            }
+
+            /// The exit code, where nothing ran.
+            #[must_use]
+            pub fn exit_code(self) -> u8 {
+                match self { $(FaultCode::$variant => $exit,)+ }
+            }
+        }
+    };
+}
+
+fault_codes! {
+    /// The audit log can't be written, so nothing starts.
+    AuditUnavailable = "audit_unavailable", Host, 125;
+    /// No backend enforces all that is asked for.
+    BackendRefused = "backend_refused", Host, 125;
+    /// The sandbox ended without its program having ended.
+    BackendLost = "backend_lost", Cofferdam, 125;
+    /// The request contradicts itself or can't be read.
+    BadRequest = "bad_request", Request, 125;
+    /// The host refused an operation midway.
+    HostError = "host_error", Host, 125;
+    /// A state that can't be.
+    Internal = "internal", Cofferdam, 125;
+    /// The program's file can't be executed.
+    NotExecutable = "not_executable", Request, 126;
+    /// The program doesn't exist in the sandbox.
+    NotFound = "not_found", Request, 127;
+    /// The policy forbids the run, or can't be read.
+    PolicyDenied = "policy_denied", Request, 125;
+}
+
+/// Who is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// Us.
+    Cofferdam,
+    /// This machine or its set-up.
+    Host,
+    /// The program that ran.
+    Program,
+    /// Whoever asked.
+    Request,
+    /// A server that was talked to.
+    Upstream,
+}
+
+impl Blame {
+    /// The public name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Blame::Cofferdam => "cofferdam",
+            Blame::Host => "host",
+            Blame::Program => "program",
+            Blame::Request => "request",
+            Blame::Upstream => "upstream",
+        }
+    }
+}
+
+/// Where the time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// From the request to the Outcome.
+    pub total: Duration,
+    /// Decision and choice of the backend.
+    pub select: Duration,
+    /// From the choice to a sandbox that takes a program.
+    pub open: Duration,
+    /// From the request to the first byte of output, if there was one.
+    pub first_output: Option<Duration>,
+    /// From the program's start to its end.
+    pub run: Duration,
+    /// From the program's end to nothing left.
+    pub close: Duration,
+}
+
+/// What a run used, as the kernel counted it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time of everything inside.
+    pub cpu: Duration,
+    /// The most memory in use at once, in bytes, where the kernel counted it.
+    pub memory_peak_bytes: Option<u64>,
+    /// The most processes and threads at once, the agent's included, where the kernel counted.
+    pub processes_peak: Option<u32>,
+}
+
+/// A limit that can be reached without ending the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LimitName {
+    /// Writable space: at least 99 % full at the end.
+    Disk,
+    /// Files and directories: at least 99 % used at the end.
+    Files,
+    /// Memory.
+    Memory,
+    /// Captured output: some was dropped.
+    Output,
+    /// Processes and threads: a fork was refused.
+    Pids,
+    /// The deadline.
+    Timeout,
+}
+
+impl LimitName {
+    /// The public name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            LimitName::Disk => "disk",
+            LimitName::Files => "files",
+            LimitName::Memory => "memory",
+            LimitName::Output => "output",
+            LimitName::Pids => "pids",
+            LimitName::Timeout => "timeout",
+        }
+    }
+}
+
+/// Where the audit log has a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditSpan {
+    /// The sequence number of its first event.
+    pub first: u64,
+    /// The sequence number of its last event.
+    pub last: u64,
+    /// The hash of its last event, `sha256:` and 64 hexadecimal digits.
+    pub head: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_id_is_safe_as_a_file_name() {
+        assert!(RunId::parse("r_01jd0000000000000000000000").is_some());
+        for text in ["", "r_", "../x", "r_01jd000000000000000000000/", "r_01JD0000000000000000000000"] {
+            assert!(RunId::parse(text).is_none(), "{text}");
+        }
+    }
+}

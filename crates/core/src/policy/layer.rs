@@ -1,0 +1,388 @@
+//! Layers of a policy, and how they become one.
+//!
+//! Later layers replace earlier ones field by field (they are all the operator's, and may widen).
+//! Two things only narrow: a node's [`Ceiling`], and a file that extends another
+//! ([`Layer::narrows`]).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{BackendName, Cpus, CredentialRule, Limits, NetworkRule, Policy, Profile};
+use crate::capability::Capability;
+use crate::request::Variable;
+
+/// What the program finds in its environment, beyond what the sandbox itself sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Variables with values from the policy.
+    pub set: Vec<Variable>,
+    /// Variables that were named, with the values that the host had for them.
+    pub passed: Vec<Variable>,
+}
+
+/// One source of policy. A field that it leaves out is left to the layers below.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layer {
+    /// See [`Policy::profile`].
+    pub profile: Option<Profile>,
+    /// See [`Policy::backend`]. `Some(None)` is `auto`, said aloud.
+    pub backend: Option<BackendName>,
+    /// See [`Policy::limits`].
+    pub limits: LimitsLayer,
+    /// Added to the environment of the layers below; a later value for a name wins.
+    pub environment: Environment,
+    /// Added to the rules of the layers below.
+    pub network: Vec<NetworkRule>,
+    /// Added to the credentials of the layers below.
+    pub credentials: Vec<CredentialRule>,
+    /// Added to the gaps that the layers below accept.
+    pub accept_gaps: BTreeSet<Capability>,
+    /// Added to what the layers below demand.
+    pub require: BTreeSet<Capability>,
+}
+
+/// Limits, as far as a layer sets them. Units as in [`Limits`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitsLayer {
+    /// See [`Limits::timeout`].
+    pub timeout: Option<Duration>,
+    /// See [`Limits::grace`].
+    pub grace: Option<Duration>,
+    /// See [`Limits::memory_bytes`].
+    pub memory_bytes: Option<u64>,
+    /// See [`Limits::cpus`].
+    pub cpus: Option<Cpus>,
+    /// See [`Limits::pids`].
+    pub pids: Option<u32>,
+    /// See [`Limits::disk_bytes`].
+    pub disk_bytes: Option<u64>,
+    /// See [`Limits::files`].
+    pub files: Option<u64>,
+    /// See [`Limits::output_bytes`].
+    pub output_bytes: Option<u64>,
+}
+
+/// What a node allows at most, whatever a policy or a flag says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ceiling {
+    /// The most that each limit may be.
+    pub limits: LimitsLayer,
+    /// The profiles that may be used; none means any.
+    pub profiles: Option<BTreeSet<Profile>>,
+}
+
+/// Something was asked for by name that the node doesn't allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {asked} is above this node's ceiling of {ceiling}")]
+pub struct OverCeiling {
+    /// The policy's key: `limits.memory`.
+    pub key: &'static str,
+    /// What was asked for.
+    pub asked: String,
+    /// What the node allows.
+    pub ceiling: String,
+}
+
+/// A layer asks for more than the one that it extends grants.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is wider than the policy that this one extends: {why}")]
+pub struct Widening {
+    /// The policy's key: `limits.memory`.
+    pub key: &'static str,
+    /// Position in the list, where the key is one.
+    pub index: Option<usize>,
+    /// How it is wider.
+    pub why: String,
+}
+
+/// Applies a macro to each limit: its key, its field, and how its value is shown.
+macro_rules! each_limit {
+    ($apply:ident) => {
+        $apply!("limits.timeout", timeout, |value: &Duration| format!("{value:?}"));
+        $apply!("limits.grace", grace, |value: &Duration| format!("{value:?}"));
+        $apply!("limits.memory", memory_bytes, |value: &u64| format!("{value} bytes"));
+        $apply!("limits.cpus", cpus, |value: &Cpus| value.to_string());
+        $apply!("limits.pids", pids, |value: &u32| value.to_string());
+        $apply!("limits.disk", disk_bytes, |value: &u64| format!("{value} bytes"));
+        $apply!("limits.files", files, |value: &u64| value.to_string());
+        $apply!("limits.output", output_bytes, |value: &u64| format!("{value} bytes"));
+    };
+}
+
+impl Policy {
+    /// Turns layers, weakest first, into one policy within a ceiling.
+    ///
+    /// A default above the ceiling is lowered to it; what somebody asked for by name is not
+    /// lowered in silence but refused.
+    ///
+    /// # Errors
+    ///
+    /// [`OverCeiling`] names the first key that asks for more than the node allows.
+    pub fn resolve(layers: &[Layer], ceiling: &Ceiling) -> Result<Policy, OverCeiling> {
+        let mut sum = Layer::default();
+        for layer in layers {
+            sum.overlay(layer);
+        }
+        ceiling.check(&sum)?;
+        Ok(Policy {
+            profile: sum.profile.unwrap_or(Profile::Untrusted),
+            backend: sum.backend,
+            limits: sum.limits.within(&ceiling.limits),
+            environment: sum.environment,
+            network: sum.network,
+            credentials: sum.credentials,
+            accept_gaps: sum.accept_gaps,
+            require: sum.require,
+        })
+    }
+}
+
+impl Layer {
+    /// Puts a stronger layer on top of this one.
+    pub fn overlay(&mut self, above: &Layer) {
+        self.profile = above.profile.or(self.profile);
+        self.backend = above.backend.or(self.backend);
+        self.limits.overlay(&above.limits);
+        replace_by_name(&mut self.environment.set, &above.environment.set);
+        replace_by_name(&mut self.environment.passed, &above.environment.passed);
+        self.network.extend_from_slice(&above.network);
+        self.credentials.extend_from_slice(&above.credentials);
+        self.accept_gaps.extend(&above.accept_gaps);
+        self.require.extend(&above.require);
+    }
+
+    /// Checks that this layer grants nothing that `base` doesn't, and gives the two as one layer:
+    /// what this one says, and of the base what this one left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Widening`] names the first key that would grant more.
+    pub fn narrows(&self, base: &Layer) -> Result<Layer, Widening> {
+        let wider = |key, index, why: String| Err(Widening { key, index, why });
+        if let (Some(mine), Some(theirs)) = (self.profile, base.profile)
+            && mine != theirs
+        {
+            return wider("profile", None, format!("it is `{theirs}` there"));
+        }
+        if let (Some(mine), Some(theirs)) = (self.backend, base.backend)
+            && mine != theirs
+        {
+            return wider("backend", None, format!("it is `{theirs}` there"));
+        }
+        self.limits.narrows(&base.limits)?;
+        if let Some(gap) = self.accept_gaps.difference(&base.accept_gaps).next() {
+            return wider("accept_gaps", None, format!("`{gap}` is not accepted there"));
+        }
+        for (index, rule) in self.network.iter().enumerate() {
+            if !base.network.iter().any(|outer| rule.within(outer)) {
+                return wider("network.allow", Some(index), format!("no rule there allows {}", rule.host));
+            }
+        }
+        for (index, credential) in self.credentials.iter().enumerate() {
+            if !base.credentials.iter().any(|outer| credential.within(outer)) {
+                return wider("credential", Some(index), format!("`{}` is not granted there", credential.name));
+            }
+        }
+        for (index, variable) in self.environment.passed.iter().enumerate() {
+            if !base.environment.passed.iter().any(|outer| outer.name() == variable.name()) {
+                return wider("environment.pass", Some(index), format!("`{}` is not passed there", variable.name()));
+            }
+        }
+        Ok(self.over(base))
+    }
+
+    /// This layer on top of a base that it narrows: lists are this layer's own where it has any.
+    fn over(&self, base: &Layer) -> Layer {
+        let own_or = |mine: &[NetworkRule], theirs: &[NetworkRule]| {
+            if mine.is_empty() { theirs.to_vec() } else { mine.to_vec() }
+        };
+        let mut limits = base.limits.clone();
+        limits.overlay(&self.limits);
+        let mut set = base.environment.set.clone();
+        replace_by_name(&mut set, &self.environment.set);
+        let passed = if self.environment.passed.is_empty() {
+            base.environment.passed.clone()
+        } else {
+            self.environment.passed.clone()
+        };
+        Layer {
+            profile: self.profile.or(base.profile),
+            backend: self.backend.or(base.backend),
+            limits,
+            environment: Environment { set, passed },
+            network: own_or(&self.network, &base.network),
+            credentials: if self.credentials.is_empty() {
+                base.credentials.clone()
+            } else {
+                self.credentials.clone()
+            },
+            accept_gaps: self.accept_gaps.clone(),
+            require: base.require.union(&self.require).copied().collect(),
+        }
+    }
+}
+
+impl CredentialRule {
+    /// Whether this credential is no more than `other`.
+    fn within(&self, other: &CredentialRule) -> bool {
+        let lives_no_longer = match (self.ttl, other.ttl) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(mine), Some(theirs)) => mine <= theirs,
+        };
+        self.name == other.name && self.issuer == other.issuer && lives_no_longer
+    }
+}
+
+impl LimitsLayer {
+    /// Puts stronger limits on top of these.
+    fn overlay(&mut self, above: &LimitsLayer) {
+        macro_rules! take {
+            ($key:literal, $field:ident, $show:expr) => {
+                self.$field = above.$field.or(self.$field);
+            };
+        }
+        each_limit!(take);
+    }
+
+    /// Checks that each limit that is set is at most the base's.
+    fn narrows(&self, base: &LimitsLayer) -> Result<(), Widening> {
+        macro_rules! check {
+            ($key:literal, $field:ident, $show:expr) => {
+                if let (Some(mine), Some(theirs)) = (&self.$field, &base.$field)
+                    && mine > theirs
+                {
+                    let show = $show;
+                    let why = format!("{} against {}", show(mine), show(theirs));
+                    return Err(Widening { key: $key, index: None, why });
+                }
+            };
+        }
+        each_limit!(check);
+        Ok(())
+    }
+
+    /// These limits where they are set, else the defaults, lowered to a ceiling.
+    fn within(&self, ceiling: &LimitsLayer) -> Limits {
+        let d = Limits::DEFAULT;
+        let mut limits = d;
+        macro_rules! pick {
+            ($field:ident) => {
+                limits.$field = match (self.$field, ceiling.$field) {
+                    (Some(asked), _) => asked,
+                    (None, Some(most)) => limits.$field.min(most),
+                    (None, None) => limits.$field,
+                };
+            };
+        }
+        pick!(timeout);
+        pick!(grace);
+        pick!(memory_bytes);
+        pick!(cpus);
+        pick!(pids);
+        pick!(files);
+        // Half of the memory unless asked, which a ceiling may lower.
+        limits.disk_bytes = match (self.disk_bytes, ceiling.disk_bytes) {
+            (Some(asked), _) => Some(asked),
+            (None, Some(most)) => Some(most.min(limits.memory_bytes / 2)),
+            (None, None) => None,
+        };
+        limits.output_bytes = self.output_bytes.or(ceiling.output_bytes);
+        limits
+    }
+}
+
+impl Ceiling {
+    /// Refuses what was asked for by name and isn't allowed.
+    fn check(&self, asked: &Layer) -> Result<(), OverCeiling> {
+        if let Some(profiles) = &self.profiles {
+            let profile = asked.profile.unwrap_or(Profile::Untrusted);
+            if !profiles.contains(&profile) {
+                let known: Vec<_> = profiles.iter().map(|profile| profile.name()).collect();
+                return Err(OverCeiling {
+                    key: "profile",
+                    asked: profile.to_string(),
+                    ceiling: known.join(", "),
+                });
+            }
+        }
+        macro_rules! check {
+            ($key:literal, $field:ident, $show:expr) => {
+                if let (Some(asked), Some(most)) = (&asked.limits.$field, &self.limits.$field)
+                    && asked > most
+                {
+                    let show = $show;
+                    return Err(OverCeiling { key: $key, asked: show(asked), ceiling: show(most) });
+                }
+            };
+        }
+        each_limit!(check);
+        Ok(())
+    }
+}
+
+/// Adds variables; one of a name that is already there replaces it.
+fn replace_by_name(below: &mut Vec<Variable>, above: &[Variable]) {
+    for variable in above {
+        below.retain(|old| old.name() != variable.name());
+        below.push(variable.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::HostPattern;
+
+    fn memory(bytes: u64) -> Layer {
+        let limits = LimitsLayer { memory_bytes: Some(bytes), ..Default::default() };
+        Layer { limits, ..Default::default() }
+    }
+
+    #[test]
+    fn a_later_layer_wins_and_an_absent_field_is_left_alone() {
+        let top = Layer { profile: Some(Profile::Internal), ..Default::default() };
+        let policy = Policy::resolve(&[memory(1 << 20), top], &Ceiling::default()).unwrap();
+        assert_eq!(policy.limits.memory_bytes, 1 << 20);
+        assert_eq!(policy.limits.disk_bytes(), 1 << 19);
+        assert_eq!(policy.profile, Profile::Internal);
+    }
+
+    #[test]
+    fn what_is_asked_for_above_the_ceiling_is_refused_and_a_default_is_lowered() {
+        let ceiling = Ceiling { limits: memory(1 << 20).limits, profiles: None };
+        let error = Policy::resolve(&[memory(1 << 21)], &ceiling).unwrap_err();
+        assert_eq!(error.key, "limits.memory");
+        let lowered = Policy::resolve(&[Layer::default()], &ceiling).unwrap();
+        assert_eq!(lowered.limits.memory_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn a_profile_that_the_node_does_not_list_is_refused_even_as_the_default() {
+        let ceiling =
+            Ceiling { profiles: Some(BTreeSet::from([Profile::Internal])), ..Default::default() };
+        assert_eq!(Policy::resolve(&[Layer::default()], &ceiling).unwrap_err().key, "profile");
+    }
+
+    #[test]
+    fn extending_a_policy_can_only_narrow_it() {
+        let base = memory(1 << 20);
+        assert_eq!(memory(1 << 21).narrows(&base).unwrap_err().key, "limits.memory");
+        assert_eq!(memory(1 << 10).narrows(&base).unwrap().limits.memory_bytes, Some(1 << 10));
+
+        let gaps = Layer { accept_gaps: BTreeSet::from([Capability::Cpu]), ..Default::default() };
+        assert_eq!(gaps.narrows(&base).unwrap_err().key, "accept_gaps");
+
+        let rule = NetworkRule::https(HostPattern::parse("a.test").unwrap());
+        let open = Layer { network: vec![rule], ..Default::default() };
+        assert_eq!(open.narrows(&base).unwrap_err().key, "network.allow");
+        assert!(open.narrows(&open).is_ok());
+        assert_eq!(Layer::default().narrows(&open).unwrap().network, open.network);
+    }
+
+    #[test]
+    fn a_gap_that_the_base_accepts_is_not_inherited_unasked() {
+        let base = Layer { accept_gaps: BTreeSet::from([Capability::Cpu]), ..Default::default() };
+        assert!(Layer::default().narrows(&base).unwrap().accept_gaps.is_empty());
+    }
+}
