@@ -1,1 +1,10 @@
-//! To be written.
+//! The boundaries. Each module is one backend, behind a feature of its name; they share the
+//! contract in `cofferdam_core::backend` and know nothing of each other.
+//!
+//! # What this crate must not know
+//!
+//! The policy's text, issuers' roots, the table of surrogates.
+
+mod agent;
+#[cfg(feature = "container")]
+pub mod container;

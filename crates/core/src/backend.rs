@@ -40,6 +40,17 @@ pub trait Backend: Send + Sync {
     /// Everything that a grant asks for and that a sandbox of this grant would not enforce.
     fn gaps(&self, grant: &Grant) -> Vec<Gap>;
 
+    /// What a sandbox of this run would leave on the host if we were killed: lines that
+    /// [`Backend::sweep`] of the same backend understands. Written down before `open`.
+    fn traces(&self, run: &RunId) -> Vec<String>;
+
+    /// Removes what a run left that was killed. What isn't there any more is not an error.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Host`] names what could not be removed.
+    fn sweep(&self, traces: &[String]) -> Result<(), BackendError>;
+
     /// Whether it can run a program at all.
     fn fit(&self, program: &Program) -> Fit;
 
@@ -125,7 +136,7 @@ pub trait Running: Send + Sync {
     fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>>;
 
     /// Ends standard input.
-    fn close_stdin(&self);
+    fn close_stdin(&self) -> Boxed<'_, ()>;
 
     /// Sends a signal to the program. One that has ended is not an error.
     fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>>;
@@ -246,7 +257,7 @@ pub fn as_command(program: Program, interpreter: impl Fn(Lang) -> CString) -> (O
                 Origin::File(name) => name,
                 Origin::Inline | Origin::Stdin => FileName::of_long_code(lang),
             };
-            let args = vec![name.as_c_str().to_owned()];
+            let args = vec![name.as_argument()];
             (Some(File { name, bytes, executable: false }), args)
         }
     };
@@ -282,6 +293,13 @@ mod tests {
         let (file, argv) = as_command(script(Lang::Python, Origin::File(name), b"1"), |_| c"py".into());
         assert_eq!(file.unwrap().bytes, b"1");
         assert_eq!(words(&argv), ["py", "a b.py", "x"]);
+    }
+
+    #[test]
+    fn a_name_that_looks_like_a_flag_is_passed_as_a_path() {
+        let name = FileName::new("-c").unwrap();
+        let (_, argv) = as_command(script(Lang::Python, Origin::File(name), b"1"), |_| c"py".into());
+        assert_eq!(words(&argv), ["py", "./-c", "x"]);
     }
 
     #[test]

@@ -195,6 +195,15 @@ impl FileName {
         })
     }
 
+    /// The name as a program's argument, which no interpreter takes for a flag.
+    #[must_use]
+    pub fn as_argument(&self) -> CString {
+        if !self.0.as_bytes().starts_with(b"-") {
+            return self.0.clone();
+        }
+        CString::new([b"./", self.0.as_bytes()].concat()).unwrap_or_default() // it holds no NUL
+    }
+
     /// The name as the kernel takes it.
     #[must_use]
     pub fn as_c_str(&self) -> &CStr {

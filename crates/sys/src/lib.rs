@@ -1,1 +1,40 @@
-//! To be written.
+//! The kernel's side of Cofferdam: safe functions over system calls.
+//!
+//! All of the project's `unsafe` is here. Each module is one thing that the kernel offers:
+//!
+//! - [`launch`]: a new process in new namespaces, set up by a list of steps without an exec.
+//! - [`cgroup`]: ceilings on memory, processor time and processes, versions 1 and 2.
+//! - [`seccomp`]: the list of system calls that a sandbox may make, each with its reason.
+//! - [`landlock`]: the second layer over the file system.
+//! - [`process`]: waiting for, signalling and starting processes; limits and identity.
+//! - [`fd`]: pipes, sealed memory, events, locks.
+//! - [`fdpass`]: sockets that carry file descriptors.
+//!
+//! # What this crate must not know
+//!
+//! Policies and requests. It does what it is told, and says what the kernel said.
+
+pub mod cgroup;
+pub mod fd;
+pub mod fdpass;
+pub mod landlock;
+pub mod launch;
+pub mod process;
+pub mod seccomp;
+
+/// Error numbers that both sides of the wire use.
+pub mod errno {
+    /// EIO: something failed in a way that has no number of its own.
+    pub const INPUT_OUTPUT: i32 = libc::EIO;
+    /// EINVAL: what was asked makes no sense.
+    pub const INVALID: i32 = libc::EINVAL;
+    /// ENOENT: there is no such file.
+    pub const NOT_FOUND: i32 = libc::ENOENT;
+    /// EACCES: it is there and may not be executed.
+    pub const NOT_PERMITTED: i32 = libc::EACCES;
+}
+
+/// The result of a system call that returns -1 on failure.
+fn check(result: libc::c_long) -> std::io::Result<libc::c_long> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,177 @@
+//! The built-in container: namespaces, cgroups, seccomp and Landlock on the host's own kernel.
+//! Nothing has to be installed for it.
+//!
+//! What a sandbox is made of, and where it stands:
+//!
+//! - [`probe`]: what this host lets it enforce, and why not.
+//! - [`ids`]: the unprivileged user that a run is outside.
+//! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
+//! - [`session`]: a sandbox that is open, and a program that runs in it.
+
+mod cpu;
+mod etc;
+mod ids;
+mod probe;
+mod root;
+mod session;
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
+use cofferdam_core::capability::{Capability, Gap, Offers};
+use cofferdam_core::grant::Grant;
+use cofferdam_core::outcome::RunId;
+use cofferdam_core::policy::Limits;
+use cofferdam_core::request::{Lang, Program};
+use cofferdam_sys::cgroup::{self, Cgroups};
+
+pub use probe::Host;
+
+/// Runs programs in containers of this host.
+#[derive(Debug)]
+pub struct Container {
+    host: Host,
+    offers: Offers,
+}
+
+impl Container {
+    /// Looks at what this host has. Cheap enough for every run: a few small files are read.
+    #[must_use]
+    pub fn probe() -> Self {
+        let host = Host::look();
+        Container { offers: host.offers(), host }
+    }
+
+    /// What was found on the host.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+}
+
+/// The name of a run's cgroups.
+fn group_name(run: &RunId) -> String {
+    format!("{GROUP_PREFIX}{run}")
+}
+
+/// What the names of all our cgroups start with.
+const GROUP_PREFIX: &str = "cofferdam-";
+
+impl Backend for Container {
+    fn offers(&self) -> &Offers {
+        &self.offers
+    }
+
+    fn gaps(&self, grant: &Grant) -> Vec<Gap> {
+        let mut gaps = self.offers.missing(grant.asks());
+        gaps.extend(disk_beyond_memory(grant.limits()));
+        gaps
+    }
+
+    fn traces(&self, run: &RunId) -> Vec<String> {
+        let folders = self.host.cgroups.folders(&group_name(run));
+        folders.iter().filter_map(|folder| Some(folder.to_str()?.to_owned())).collect()
+    }
+
+    fn sweep(&self, traces: &[String]) -> Result<(), BackendError> {
+        traces.iter().map(|trace| sweep_group(Path::new(trace))).fold(Ok(()), Result::and)
+    }
+
+    fn fit(&self, program: &Program) -> Fit {
+        match program {
+            Program::Command(_) => Fit::Yes { why: "it runs any Linux program".into() },
+            Program::Script(script) if !interpreter_path(script.lang).exists() => Fit::No {
+                why: format!(
+                    "there is no {} on this host, whose /usr a container shows",
+                    interpreter_path(script.lang).display()
+                ),
+            },
+            Program::Script(_) => Fit::Yes { why: "it runs the host's own interpreters".into() },
+        }
+    }
+
+    fn open<'a>(
+        &'a self,
+        run: &'a RunId,
+        grant: Grant,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+        Box::pin(async move {
+            let session = session::open(&self.host, &group_name(run), &grant).await?;
+            Ok(Box::new(session) as Box<dyn Session>)
+        })
+    }
+}
+
+/// Writable space is memory, so it can't be more than there is of that.
+fn disk_beyond_memory(limits: &Limits) -> Option<Gap> {
+    (limits.disk_bytes() > limits.memory_bytes).then(|| Gap {
+        capability: Capability::Disk,
+        why: format!(
+            "writable space is memory here, and {} bytes of disk don't fit into {} bytes of memory",
+            limits.disk_bytes(),
+            limits.memory_bytes
+        ),
+        fix: "ask for at least as much --memory as --disk".into(),
+    })
+}
+
+/// Where the interpreter of a language is, on the host and so inside.
+fn interpreter_path(lang: Lang) -> PathBuf {
+    match lang {
+        Lang::Python => "/usr/bin/python3".into(),
+        Lang::Shell => "/bin/sh".into(),
+        Lang::JavaScript => {
+            let local = PathBuf::from("/usr/local/bin/node");
+            if local.exists() { local } else { "/usr/bin/node".into() }
+        }
+    }
+}
+
+/// The same as a program's name.
+fn interpreter(lang: Lang) -> CString {
+    CString::new(interpreter_path(lang).into_os_string().into_encoded_bytes()).unwrap_or_default()
+}
+
+/// Kills what is left in a group of a dead run, and removes it.
+fn sweep_group(folder: &Path) -> Result<(), BackendError> {
+    let ours = folder.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
+        name.strip_prefix(GROUP_PREFIX).is_some_and(|run| RunId::parse(run).is_some())
+    });
+    if !ours || !folder.starts_with("/sys/fs/cgroup") {
+        return Ok(()); // nothing that we ever wrote down
+    }
+    let failed = |error: cgroup::CgroupError| {
+        BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
+    };
+    cgroup::empty(folder).map_err(failed)?;
+    cgroup::remove(folder).map_err(failed)
+}
+
+/// What `doctor` needs to say about cgroups.
+pub fn cgroups(host: &Host) -> &Cgroups {
+    &host.cgroups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_touches_nothing_but_groups_of_runs() {
+        let folder = std::env::temp_dir().join(format!("cofferdam-sweep-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        sweep_group(&folder).unwrap();
+        assert!(folder.exists());
+        std::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn disk_beyond_memory_is_a_gap_with_its_way_out() {
+        let fits = Limits { disk_bytes: Some(1 << 20), memory_bytes: 1 << 20, ..Limits::DEFAULT };
+        assert_eq!(disk_beyond_memory(&fits), None);
+        let gap = disk_beyond_memory(&Limits { memory_bytes: 1 << 10, ..fits }).unwrap();
+        assert_eq!(gap.capability, Capability::Disk);
+        assert!(gap.fix.contains("--memory"));
+    }
+}

@@ -1,0 +1,273 @@
+//! The root file system of a sandbox, as the list of steps that makes it.
+//!
+//! One tmpfs is the root and, through binds of its folders onto themselves, everything that can be
+//! written; it carries the quota. The host's `/usr` is shown read-only; `/etc`, `/dev`, `/sys` and
+//! parts of `/proc` are made. At the end the root itself becomes read-only.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use cofferdam_core::policy::Limits;
+use cofferdam_sys::landlock::Access;
+use cofferdam_sys::launch::{MountFlags, Step};
+
+use super::cpu::View;
+use super::etc::{self, Entry};
+use super::ids::USER;
+
+/// Where programs find their files; the working directory.
+pub(super) const WORKSPACE: &CStr = c"/workspace";
+
+/// Folders that programs may write: name, permissions, whether it belongs to the user.
+const WRITABLE: [(&CStr, u32, bool); 4] =
+    [(c"workspace", 0o755, true), (c"home/user", 0o755, true), (c"tmp", 0o1777, false), (c"dev/shm", 0o1777, false)];
+
+/// Devices that are shown: they give and take bytes and nothing else.
+const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
+
+/// Files of `/proc` that are hidden: they tell of the host's hardware, its other processes or its
+/// kernel's addresses, or are ways to act on it.
+const HIDDEN_FILES: [&str; 11] = [
+    "interrupts", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "sched_debug",
+    "sysrq-trigger", "timer_list", "timer_stats",
+];
+
+/// Folders of `/proc` that are hidden.
+const HIDDEN_FOLDERS: [&str; 3] = ["acpi", "asound", "scsi"];
+
+/// Folders of `/proc` that can't be written, whatever their files' permissions say.
+const FROZEN: [&str; 4] = ["bus", "fs", "irq", "sys"];
+
+/// Places over which the new root can be mounted; hidden in the sandbox's namespace alone.
+const MOUNT_POINTS: [&str; 4] = ["/tmp", "/run", "/mnt", "/srv"];
+
+/// Collects steps.
+struct Steps(Vec<Step>);
+
+/// All steps for a sandbox with these limits.
+pub(super) fn steps(limits: &Limits, cpu: &View) -> Vec<Step> {
+    let mut steps = Steps(Vec::with_capacity(160));
+    let etc = etc::entries(USER);
+    steps.new_root(limits, made_entries(&etc));
+    steps.host_usr();
+    steps.etc(etc);
+    steps.dev();
+    steps.writable();
+    steps.sys(cpu);
+    steps.proc(cpu);
+    steps.push(Step::Pivot);
+    steps.attributes(c"/", MountFlags::READ_ONLY, false);
+    steps.push(Step::Hostname(c"cofferdam".into()));
+    steps.push(Step::Loopback);
+    steps.0
+}
+
+/// What Landlock allows on top of what is mounted.
+pub(super) fn landlock_rules() -> Vec<(CString, Access)> {
+    let mut rules = vec![
+        (CString::from(c"/"), Access::Read),
+        (CString::from(c"/dev"), Access::Devices),
+        (CString::from(c"/proc"), Access::WriteExisting),
+    ];
+    rules.extend(WRITABLE.iter().map(|(name, ..)| (path(&["/", &name.to_string_lossy()]), Access::Write)));
+    rules
+}
+
+/// A path from parts that hold no NUL.
+fn path(parts: &[&str]) -> CString {
+    CString::new(parts.concat()).unwrap_or_default()
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default() // a path of the host has no NUL
+}
+
+/// Room for what we put into the tmpfs ourselves, so that the program's quota is its own: files
+/// and folders, rounded up.
+fn made_entries(etc: &[Entry]) -> u64 {
+    120 + 2 * etc.len() as u64
+}
+
+/// Bytes that the made files take at most: a page for each, and the two tables of processors.
+const MADE_BYTES: u64 = 512 << 10;
+
+impl Steps {
+    fn push(&mut self, step: Step) {
+        self.0.push(step);
+    }
+
+    fn folder(&mut self, name: &str) {
+        self.push(Step::Folder { path: path(&[name]), mode: 0o755, owned: false });
+    }
+
+    fn file(&mut self, name: &str, text: &str) {
+        self.push(Step::File { path: path(&[name]), bytes: text.as_bytes().to_vec() });
+    }
+
+    fn link(&mut self, target: &str, name: &str) {
+        self.push(Step::Link { target: path(&[target]), path: path(&[name]) });
+    }
+
+    fn attributes(&mut self, target: &CStr, set: MountFlags, recursive: bool) {
+        self.push(Step::Attributes { target: target.into(), set, recursive });
+    }
+
+    fn mount(&mut self, kind: &CStr, target: &CStr, flags: MountFlags, options: &CStr) {
+        let (kind, target, options) = (kind.into(), target.into(), options.into());
+        self.push(Step::Mount { kind, target, flags, options });
+    }
+
+    /// Shows something of the host's, read-only.
+    fn show(&mut self, source: &Path, target: &str) {
+        let target = path(&[target]);
+        self.push(Step::Bind { source: c_path(source), target: target.clone() });
+        self.attributes(&target, MountFlags::READ_ONLY, true);
+    }
+
+    fn new_root(&mut self, limits: &Limits, made: u64) {
+        let options = format!(
+            "mode=755,size={},nr_inodes={}",
+            limits.disk_bytes() + MADE_BYTES,
+            limits.files.saturating_add(made)
+        );
+        let over = MOUNT_POINTS
+            .iter()
+            .find(|path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()))
+            .unwrap_or(&"/tmp");
+        self.push(Step::NewRoot { over: path(&[over]), options: path(&[&options]) });
+    }
+
+    /// `/usr`, and what Debian and others link into it.
+    fn host_usr(&mut self) {
+        self.folder("usr");
+        self.show(Path::new("/usr"), "usr");
+        for name in ["bin", "lib", "lib32", "lib64", "libx32", "sbin"] {
+            let host = Path::new("/").join(name);
+            match fs::read_link(&host) {
+                Ok(target) => self.push(Step::Link { target: c_path(&target), path: path(&[name]) }),
+                Err(_) if host.is_dir() => {
+                    self.folder(name);
+                    self.show(&host, name);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn etc(&mut self, entries: Vec<Entry>) {
+        self.folder("etc");
+        let mut folders: Vec<PathBuf> = vec![];
+        for entry in entries {
+            match entry {
+                Entry::Text(name, text) => self.file(&format!("etc/{name}"), &text),
+                Entry::Link(target, place) => {
+                    let place = place.to_string_lossy();
+                    self.push(Step::Link { target: c_path(&target), path: path(&[&place[1..]]) });
+                }
+                Entry::Host(host) => {
+                    self.parents(&host, &mut folders);
+                    self.target_for(&host);
+                }
+            }
+        }
+    }
+
+    /// Makes the folders between `/etc` and something in it, once each.
+    fn parents(&mut self, host: &Path, made: &mut Vec<PathBuf>) {
+        let between: Vec<_> =
+            host.ancestors().skip(1).take_while(|folder| *folder != Path::new("/etc")).collect();
+        for folder in between.into_iter().rev() {
+            if !made.iter().any(|known| known == folder) {
+                made.push(folder.to_owned());
+                self.folder(&folder.to_string_lossy()[1..]);
+            }
+        }
+    }
+
+    /// Shows something of the host's at its own place, which is made first.
+    fn target_for(&mut self, host: &Path) {
+        let name = host.to_string_lossy()[1..].to_owned();
+        if host.is_dir() { self.folder(&name) } else { self.file(&name, "") }
+        self.show(host, &name);
+    }
+
+    fn dev(&mut self) {
+        self.folder("dev");
+        for name in DEVICES {
+            let target = path(&["dev/", name]);
+            self.file(&format!("dev/{name}"), "");
+            self.push(Step::Bind { source: path(&["/dev/", name]), target: target.clone() });
+            let device = MountFlags { no_suid: true, no_exec: true, ..MountFlags::default() };
+            self.attributes(&target, device, false);
+        }
+        self.folder("dev/pts");
+        let terminals = MountFlags { no_suid: true, no_exec: true, ..MountFlags::default() };
+        self.mount(c"devpts", c"dev/pts", terminals, c"newinstance,ptmxmode=0666,mode=620");
+        self.link("pts/ptmx", "dev/ptmx");
+        self.link("/proc/self/fd", "dev/fd");
+        for (number, name) in ["stdin", "stdout", "stderr"].iter().enumerate() {
+            self.link(&format!("/proc/self/fd/{number}"), &format!("dev/{name}"));
+        }
+    }
+
+    /// The folders that can be written, each a mount of its own so that the root need not be.
+    fn writable(&mut self) {
+        self.folder("home");
+        for (name, mode, owned) in WRITABLE {
+            self.push(Step::Folder { path: name.into(), mode, owned });
+            self.push(Step::Bind { source: name.into(), target: name.into() });
+        }
+        self.folder("run");
+        self.folder("var");
+        self.link("../run", "var/run");
+        self.link("../tmp", "var/tmp");
+    }
+
+    /// A `/sys` that holds the number of processors and nothing else.
+    fn sys(&mut self, cpu: &View) {
+        for folder in ["sys", "sys/devices", "sys/devices/system", "sys/devices/system/cpu"] {
+            self.folder(folder);
+        }
+        for name in ["online", "possible", "present"] {
+            self.file(&format!("sys/devices/system/cpu/{name}"), &cpu.range());
+        }
+    }
+
+    fn proc(&mut self, cpu: &View) {
+        self.folder("proc");
+        self.mount(c"proc", c"proc", MountFlags::NO_EXEC, c"");
+        self.folder("run/empty");
+        for name in HIDDEN_FOLDERS {
+            self.cover("run/empty", name);
+        }
+        for name in HIDDEN_FILES {
+            self.cover("dev/null", name);
+        }
+        for name in FROZEN.iter().filter(|name| in_host_proc(name)) {
+            let target = path(&["proc/", name]);
+            self.push(Step::Bind { source: target.clone(), target: target.clone() });
+            self.attributes(&target, MountFlags { no_exec: true, ..MountFlags::READ_ONLY }, true);
+        }
+        for (name, text) in [("cpuinfo", cpu.cpuinfo()), ("stat", cpu.stat())] {
+            let made = format!("run/{name}");
+            self.file(&made, &text);
+            self.cover(&made, name);
+        }
+    }
+
+    /// Puts something of the sandbox's own over something in `/proc`, if that exists.
+    fn cover(&mut self, source: &str, name: &str) {
+        if in_host_proc(name) {
+            let target = path(&["proc/", name]);
+            self.push(Step::Bind { source: path(&[source]), target: target.clone() });
+            self.attributes(&target, MountFlags { no_exec: true, ..MountFlags::READ_ONLY }, false);
+        }
+    }
+}
+
+/// Whether this kernel's `/proc` has an entry.
+fn in_host_proc(name: &str) -> bool {
+    fs::symlink_metadata(Path::new("/proc").join(name)).is_ok()
+}

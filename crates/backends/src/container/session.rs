@@ -1,0 +1,409 @@
+//! A container that is open, and a program that runs in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_core::backend::{
+    BackendError, Boxed, Ending, Exec, Left, Output, Running, Session, as_command,
+};
+use cofferdam_core::capability::Capability;
+use cofferdam_core::grant::Grant;
+use cofferdam_core::outcome::{LimitName, Usage};
+use cofferdam_core::request::{File, Variable};
+use cofferdam_guest::wire::FromGuest;
+use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
+use cofferdam_sys::landlock::Ruleset;
+use cofferdam_sys::launch::{Launch, LaunchError, Launched, Resource};
+use cofferdam_sys::{fd, fdpass, process, seccomp};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::unix::pipe;
+use tokio::sync::Mutex;
+
+use super::cpu::View;
+use super::ids::{IdBlock, USER};
+use super::{Host, interpreter, root};
+use crate::agent::{self, Agent};
+
+/// Ceilings that each process has for itself: descriptors as `security.md` proposes (1,024), no
+/// core files, no real-time priority, and small bounds on what the kernel keeps for a user.
+const RLIMITS: [(Resource, u64); 6] = [
+    (Resource::Core, 0),
+    (Resource::LockedMemory, 8 << 20),
+    (Resource::MessageQueues, 800 << 10),
+    (Resource::OpenFiles, 1024),
+    (Resource::PendingSignals, 4096),
+    (Resource::RealTimePriority, 0),
+];
+
+/// How long everything inside may take to die of SIGKILL before that is an error. Teardown is
+/// bounded by 30 s as a whole.
+const DYING: Duration = Duration::from_secs(20);
+
+/// The size of a pipe's buffer that is asked for, in bytes: fewer wake-ups for long output.
+const PIPE_BYTES: i32 = 256 << 10;
+
+/// A container that is open.
+#[derive(Debug)]
+pub(super) struct ContainerSession {
+    enforced: BTreeSet<Capability>,
+    environment: Vec<Variable>,
+    inside: Arc<Inside>,
+    /// The processes, until they are dead.
+    launched: Launched,
+    halted: Option<Left>,
+    _ids: IdBlock,
+}
+
+/// What a running program shares with its session.
+#[derive(Debug)]
+struct Inside {
+    agent: Agent,
+    group: Group,
+    /// Readable when process 1 has ended.
+    ended: AsyncFd<OwnedFd>,
+    /// Readable when memory ran out, where the kernel doesn't kill the whole group itself.
+    oom: Option<AsyncFd<OwnedFd>>,
+}
+
+fn of_cgroup(error: CgroupError) -> BackendError {
+    BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
+}
+
+fn of_launch(error: LaunchError) -> BackendError {
+    BackendError::Host { action: error.action, source: error.source }
+}
+
+/// Starts a container and waits until its agent is there.
+pub(super) async fn open(host: &Host, group: &str, grant: &Grant) -> Result<ContainerSession, BackendError> {
+    let ids = IdBlock::reserve().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
+    let limits = grant.limits();
+    let ceilings = Ceilings {
+        memory_bytes: limits.memory_bytes,
+        cpu_thousandths: limits.cpus.thousandths(),
+        pids: limits.pids.saturating_add(1), // the agent is one of them
+    };
+    let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
+    let cpu = View::choose(limits.cpus);
+    let (ours, theirs) = fdpass::pair().map_err(BackendError::host("make the control socket"))?;
+    let launch = Launch {
+        joins: group.joins().map_err(of_cgroup)?,
+        born_in: group.born_in().map_err(of_cgroup)?,
+        ids: ids.ids().clone(),
+        steps: root::steps(limits, &cpu),
+        cores: cpu.cores,
+        rlimits: RLIMITS.into(),
+        landlock: landlock(host),
+        seccomp: Some(seccomp::container()),
+        program: agent::program().map_err(BackendError::host("make the guest agent's file"))?,
+        argv: vec![c"cofferdam-guest".into()],
+        envp: vec![],
+        fds: vec![theirs.into()],
+    };
+    let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
+    let mut launched = launch.spawn().map_err(of_launch)?;
+    let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
+    let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
+    if !agent.greet().await? {
+        return Err(why_it_never_spoke(&mut launched));
+    }
+    Ok(ContainerSession {
+        enforced: enforced(host, &group),
+        environment: grant.environment().to_vec(),
+        inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
+        launched,
+        halted: None,
+        _ids: ids,
+    })
+}
+
+fn landlock(host: &Host) -> Option<Ruleset> {
+    let abi = *host.landlock.as_ref().ok()?;
+    let known = abi >= cofferdam_sys::landlock::MINIMUM_ABI;
+    known.then(|| Ruleset::new(abi, root::landlock_rules()))
+}
+
+fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
+    AsyncFd::with_interest(fd, Interest::READABLE).map_err(BackendError::host("watch a descriptor"))
+}
+
+/// The set-up's own report, or that there is none.
+fn why_it_never_spoke(launched: &mut Launched) -> BackendError {
+    // It has closed its socket, so it is ending; a kill makes sure that the wait is short.
+    let _ = launched.kill();
+    launched.failure().map_or_else(|| BackendError::Wire("it ended before it spoke".into()), of_launch)
+}
+
+/// What was set up, read from what was set up.
+fn enforced(host: &Host, group: &Group) -> BTreeSet<Capability> {
+    let offers = host.offers();
+    let limited = |capability| match capability {
+        Capability::Cpu => group.limits(Controller::Cpu),
+        Capability::Memory => group.limits(Controller::Memory),
+        Capability::Pids => group.limits(Controller::Pids),
+        _ => true,
+    };
+    offers.enforced().iter().copied().filter(|&capability| limited(capability)).collect()
+}
+
+impl Session for ContainerSession {
+    fn enforced(&self) -> &BTreeSet<Capability> {
+        &self.enforced
+    }
+
+    fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(async move { self.inside.agent.put(&file).await })
+    }
+
+    fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>> {
+        Box::pin(async move {
+            if self.halted.is_some() {
+                return Err(BackendError::Spent);
+            }
+            let running = self.start(exec).await?;
+            Ok(Box::new(running) as Box<dyn Running>)
+        })
+    }
+
+    fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>> {
+        Box::pin(async move {
+            if let Some(left) = &self.halted {
+                return Ok(left.clone());
+            }
+            let left = self.kill_and_count().await?;
+            self.halted = Some(left.clone());
+            Ok(left)
+        })
+    }
+
+    fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
+        Box::pin(async move {
+            self.halt().await?;
+            match Arc::try_unwrap(self.inside) {
+                Ok(inside) => inside.group.remove().map_err(of_cgroup),
+                // A program's handle is still held: the group goes when that is dropped.
+                Err(_) => Ok(()),
+            }
+        })
+    }
+}
+
+impl ContainerSession {
+    async fn start(&self, exec: Exec) -> Result<ContainerRunning, BackendError> {
+        let (file, argv) = as_command(exec.program, interpreter);
+        if let Some(file) = file {
+            self.inside.agent.put(&file).await?;
+        }
+        let failed = || BackendError::host("make the program's pipes");
+        let (stdout, stdout_inside) = fd::pipe().map_err(failed())?;
+        let (stderr, stderr_inside) = fd::pipe().map_err(failed())?;
+        let (stdin_inside, stdin) = if exec.stdin {
+            let (inside, outside) = fd::pipe().map_err(failed())?;
+            (inside, Some(outside))
+        } else {
+            let null = std::fs::File::open("/dev/null").map_err(failed())?;
+            (OwnedFd::from(null), None)
+        };
+        let streams = [stdin_inside.as_fd(), stdout_inside.as_fd(), stderr_inside.as_fd()];
+        let argv = argv.words().map(CString::from).collect();
+        self.inside.agent.exec(argv, self.environment(), root::WORKSPACE.into(), streams).await?;
+        Ok(ContainerRunning {
+            inside: Arc::clone(&self.inside),
+            stdout: Stream::new(stdout).map_err(failed())?,
+            stderr: Stream::new(stderr).map_err(failed())?,
+            stdin: Mutex::new(stdin.map(writer).transpose().map_err(failed())?),
+            ending: Mutex::default(),
+        })
+    }
+
+    /// The program's environment: ours, and on top of it what was granted.
+    fn environment(&self) -> Vec<CString> {
+        let ours = [
+            ("HOME", "/home/user"),
+            ("LANG", "C.UTF-8"),
+            ("LOGNAME", "user"),
+            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            ("SHELL", "/bin/sh"),
+            ("USER", "user"),
+        ];
+        let mut lines: BTreeMap<String, CString> = BTreeMap::new();
+        let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
+        for variable in ours.chain(self.environment.iter().cloned()) {
+            lines.insert(variable.name().to_owned(), variable.to_c_string());
+        }
+        lines.into_values().collect()
+    }
+
+    async fn kill_and_count(&mut self) -> Result<Left, BackendError> {
+        let inside = &self.inside;
+        let processes = inside.group.processes().unwrap_or(0).saturating_sub(1);
+        let full = fullness(self.launched.pid());
+        self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;
+        tokio::time::timeout(DYING, inside.ended.readable())
+            .await
+            .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            .map_err(BackendError::host("see the sandbox die"))?
+            .retain_ready();
+        let reaped = self.launched.reap().map_err(BackendError::host("reap the sandbox"))?;
+        let counts = inside.group.counts();
+        let mut limits_hit = full;
+        if counts.pids_refused > 0 {
+            limits_hit.insert(LimitName::Pids);
+        }
+        if counts.oom_kills > 0 {
+            limits_hit.insert(LimitName::Memory);
+        }
+        Ok(Left {
+            processes: processes as u32,
+            usage: Usage {
+                cpu: reaped.cpu,
+                memory_peak_bytes: counts.memory_peak_bytes,
+                processes_peak: counts.pids_peak,
+            },
+            limits_hit,
+            out_of_memory: counts.oom_kills > 0,
+        })
+    }
+}
+
+/// Which quotas of the sandbox's tmpfs are at least 99 % used. Its root can't be anything else:
+/// the program can neither change its root nor mount.
+fn fullness(pid: i32) -> BTreeSet<LimitName> {
+    let space = std::fs::File::open(format!("/proc/{pid}/root")).and_then(|root| process::space(root.as_fd()));
+    let Ok(space) = space else { return BTreeSet::new() };
+    let full = |(all, free): (u64, u64)| all > 0 && free < all.div_ceil(100);
+    let quotas = [(LimitName::Disk, space.bytes), (LimitName::Files, space.files)];
+    quotas.into_iter().filter(|(_, quota)| full(*quota)).map(|(name, _)| name).collect()
+}
+
+/// One of a program's output streams.
+#[derive(Debug)]
+struct Stream(Mutex<Option<pipe::Receiver>>);
+
+impl Stream {
+    fn new(end: OwnedFd) -> io::Result<Self> {
+        fd::widen_pipe(end.as_fd(), PIPE_BYTES);
+        fd::set_nonblocking(end.as_fd())?;
+        Ok(Stream(Mutex::new(Some(pipe::Receiver::from_owned_fd(end)?))))
+    }
+
+    /// The next bytes; none at its end, again and again.
+    async fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut end = self.0.lock().await;
+        let Some(receiver) = end.as_ref() else { return Ok(None) };
+        loop {
+            receiver.readable().await?;
+            let mut bytes = Vec::with_capacity(PIPE_BYTES as usize / 4);
+            match receiver.try_read_buf(&mut bytes) {
+                Ok(0) => break,
+                Ok(_) => return Ok(Some(bytes)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        *end = None;
+        Ok(None)
+    }
+}
+
+fn writer(end: OwnedFd) -> io::Result<pipe::Sender> {
+    fd::set_nonblocking(end.as_fd())?;
+    pipe::Sender::from_owned_fd(end)
+}
+
+/// A program that runs in a container.
+#[derive(Debug)]
+struct ContainerRunning {
+    inside: Arc<Inside>,
+    stdin: Mutex<Option<pipe::Sender>>,
+    stdout: Stream,
+    stderr: Stream,
+    ending: Mutex<Option<Ending>>,
+}
+
+impl Running for ContainerRunning {
+    fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
+        Box::pin(async move {
+            let failed = || BackendError::host("read the program's output");
+            // When one stream has ended, the other decides.
+            tokio::select! {
+                Some(bytes) = async { self.stdout.read().await.transpose() } => {
+                    bytes.map(|bytes| Some(Output::Stdout(bytes))).map_err(failed())
+                }
+                Some(bytes) = async { self.stderr.read().await.transpose() } => {
+                    bytes.map(|bytes| Some(Output::Stderr(bytes))).map_err(failed())
+                }
+                else => Ok(None),
+            }
+        })
+    }
+
+    fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>> {
+        Box::pin(async move {
+            let mut stdin = self.stdin.lock().await;
+            let Some(pipe) = stdin.as_mut() else { return Ok(()) };
+            match pipe.write_all(bytes).await {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    *stdin = None;
+                    Ok(())
+                }
+                result => result.map_err(BackendError::host("write to the program's standard input")),
+            }
+        })
+    }
+
+    fn close_stdin(&self) -> Boxed<'_, ()> {
+        Box::pin(async move { *self.stdin.lock().await = None })
+    }
+
+    fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(self.inside.agent.signal(signal))
+    }
+
+    fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {
+        Box::pin(async move {
+            let mut ending = self.ending.lock().await;
+            if let Some(ending) = *ending {
+                return Ok(ending);
+            }
+            let found = self.inside.until_the_end().await?;
+            *ending = Some(found);
+            Ok(found)
+        })
+    }
+}
+
+impl Inside {
+    /// Waits for the first thing that ends a program.
+    async fn until_the_end(&self) -> Result<Ending, BackendError> {
+        let ending = tokio::select! {
+            biased;
+            () = self.out_of_memory() => return Ok(Ending::OutOfMemory),
+            said = self.agent.hear() => match said? {
+                Some(FromGuest::Exited(code)) => Ending::Exited(code),
+                Some(FromGuest::Signalled(signal)) => Ending::Signalled(signal),
+                Some(other) => return Err(BackendError::Wire(format!("{other:?}"))),
+                None => Ending::Lost,
+            },
+            _ = self.ended.readable() => Ending::Lost,
+        };
+        // What the kernel counted wins over what the agent saw.
+        Ok(if self.group.oom_kills() > 0 { Ending::OutOfMemory } else { ending })
+    }
+
+    /// Waits until memory has run out; for ever where the kernel sees to it.
+    async fn out_of_memory(&self) {
+        match &self.oom {
+            Some(event) => {
+                if let Ok(mut ready) = event.readable().await {
+                    ready.retain_ready();
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+}

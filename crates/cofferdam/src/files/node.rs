@@ -1,0 +1,155 @@
+//! The node's own settings: where its state is, and what no run on it may exceed.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use cofferdam_core::policy::{Ceiling, HostPattern, LimitsLayer};
+use serde::Deserialize;
+
+use super::error::{FileError, Source};
+use super::text;
+use super::words::{At, Cores, Count, Host, Pids, ProfileName, Size, Time};
+
+/// What the operator of this machine decided for every run on it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Node {
+    /// Where the state is kept; none means the usual place.
+    pub(crate) state: Option<PathBuf>,
+    /// The most that a run may ask for.
+    pub(crate) ceiling: Ceiling,
+    /// Who resolves names for us.
+    pub(crate) resolver: Resolver,
+    /// Files with certificates that are trusted beyond the system's own.
+    pub(crate) extra_roots: Vec<PathBuf>,
+    /// A proxy through which everything outbound goes.
+    pub(crate) upstream_proxy: Option<String>,
+    /// Hosts that a rule may reach at a private address.
+    pub(crate) private_hosts: Vec<HostPattern>,
+}
+
+/// Who resolves names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Resolver {
+    /// These servers.
+    Servers(Vec<SocketAddr>),
+    /// Whoever the system asks.
+    #[default]
+    System,
+}
+
+/// `node.toml`, as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct NodeFile {
+    state: Option<At<PathBuf>>,
+    resolver: Option<ResolverKey>,
+    #[serde(default)]
+    extra_roots: Vec<At<PathBuf>>,
+    upstream_proxy: Option<At<String>>,
+    #[serde(default)]
+    private_hosts: Vec<Host>,
+    #[serde(default)]
+    ceiling: CeilingTable,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "\"system\" or a list of addresses with ports such as [\"10.0.0.53:53\"]")]
+enum ResolverKey {
+    Servers(Vec<SocketAddr>),
+    System(System),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum System {
+    System,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct CeilingTable {
+    memory: Option<Size>,
+    timeout: Option<Time>,
+    cpus: Option<Cores>,
+    pids: Option<Pids>,
+    disk: Option<Size>,
+    files: Option<Count>,
+    profiles: Option<At<Vec<ProfileName>>>,
+}
+
+/// Reads the first of these files that is there; defaults where none is.
+pub(crate) fn load_node(paths: &[PathBuf]) -> Result<Node, FileError> {
+    for path in paths {
+        match text::read(path) {
+            Ok(text) => return parse(&text.text, &text.source),
+            Err(unreadable) if unreadable.is_absent(path) => {}
+            Err(unreadable) => return Err(unreadable.into()),
+        }
+    }
+    Ok(Node::default())
+}
+
+fn parse(text: &str, source: &Source) -> Result<Node, FileError> {
+    let file: NodeFile = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
+    if let Some(state) = &file.state {
+        refuse_relative(state, source)?;
+    }
+    file.extra_roots.iter().try_for_each(|root| refuse_relative(root, source))?;
+    if let Some(profiles) = file.ceiling.profiles.as_ref().filter(|profiles| profiles.value.is_empty()) {
+        let help = "list the profiles that may be used, or remove the key to allow any";
+        return Err(source.error(&profiles.span, "without a profile nothing could run", "empty", help));
+    }
+    if let Some(proxy) = &file.upstream_proxy {
+        refuse_bad_proxy(proxy, source)?;
+    }
+    Ok(Node {
+        state: file.state.map(|state| state.value),
+        ceiling: ceiling(file.ceiling),
+        resolver: match file.resolver {
+            Some(ResolverKey::Servers(servers)) => Resolver::Servers(servers),
+            Some(ResolverKey::System(System::System)) | None => Resolver::System,
+        },
+        extra_roots: file.extra_roots.into_iter().map(|root| root.value).collect(),
+        upstream_proxy: file.upstream_proxy.map(|proxy| proxy.value),
+        private_hosts: file.private_hosts.into_iter().map(|host| host.0).collect(),
+    })
+}
+
+fn ceiling(table: CeilingTable) -> Ceiling {
+    let limits = LimitsLayer {
+        timeout: table.timeout.map(|time| time.0),
+        memory_bytes: table.memory.map(|size| size.0),
+        cpus: table.cpus.map(|cores| cores.0),
+        pids: table.pids.map(|pids| pids.0),
+        disk_bytes: table.disk.map(|size| size.0),
+        files: table.files.map(|count| count.0),
+        // Neither lets a run take more of this machine than the limits above.
+        grace: None,
+        output_bytes: None,
+    };
+    let profiles = table.profiles.map(|profiles| profiles.value.into_iter().map(|profile| profile.0).collect());
+    Ceiling { limits, profiles }
+}
+
+/// A relative path would depend on where a command was started.
+fn refuse_relative(path: &At<PathBuf>, source: &Source) -> Result<(), FileError> {
+    if path.value.is_absolute() {
+        return Ok(());
+    }
+    let absolute = Path::new("/").join(&path.value);
+    let help = format!("write an absolute path such as `{}`", absolute.display());
+    Err(source.error(&path.span, "the path is relative", "relative to what?", &help))
+}
+
+fn refuse_bad_proxy(proxy: &At<String>, source: &Source) -> Result<(), FileError> {
+    let authority = proxy.value.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+    let known = authority.and_then(|authority| authority.rsplit_once(':')).is_some_and(|(host, port)| {
+        super::value::host(host).is_ok_and(|host| !host.to_string().starts_with("*."))
+            && super::value::port(port).is_ok()
+    });
+    if known {
+        return Ok(());
+    }
+    let help = "write `http://`, a host and a port: `http://proxy.example:3128`";
+    Err(source.error(&proxy.span, "this is not the address of a proxy", "not a proxy", help))
+}

@@ -1,0 +1,215 @@
+//! The members that each event adds to its line, in the words of the Outcome.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use cofferdam_core::audit::Event;
+use cofferdam_core::capability::Gap;
+use cofferdam_core::outcome::{Cancel, End};
+use cofferdam_core::policy::PolicyHash;
+
+use super::head::Head;
+use super::line::push_text;
+
+/// The event that tells of events that are not there. It belongs to the log, not to a run.
+pub(super) const GAP: &str = "audit.gap";
+
+/// The event that a run's history begins with.
+pub(super) const START: &str = "task.start";
+
+/// How many events could not be written.
+pub(super) const EVENTS_LOST: &str = "events_lost";
+
+/// How many bytes of an unfinished line were cut off.
+pub(super) const BYTES_TORN: &str = "bytes_torn";
+
+/// Renders an event's own members, each with a comma before it.
+pub(super) fn members(event: &Event) -> String {
+    let mut members = Members(String::new());
+    match event {
+        Event::BackendRefused { backend, gaps, why } => {
+            members.text("backend", backend.name()).text("why", why).gaps(gaps);
+        }
+        Event::LimitHit(limit) => {
+            members.text("limit", limit.name());
+        }
+        Event::OutputTruncated { stream, dropped } => {
+            members.text("stream", stream).number("dropped", *dropped);
+        }
+        Event::PolicyLoaded { policy, profile } => {
+            members.text("profile", profile.name()).policy(Some(policy));
+        }
+        Event::SandboxClosed { left_processes, swept } => {
+            members.number("left_processes", u64::from(*left_processes)).flag("swept", *swept);
+        }
+        Event::SandboxOpened { backend, enforced, gaps } => {
+            members.text("backend", backend.name());
+            members.list("enforced", enforced, |out, capability| push_text(out, capability.name()));
+            members.gaps(gaps);
+        }
+        Event::TaskEnd { end, policy } => {
+            members.end(*end).policy(policy.as_ref());
+        }
+        Event::TaskStart { program, labels } => {
+            members.text("program", program).labels(labels);
+        }
+    }
+    members.0
+}
+
+/// Renders the members of the event that tells what the log lacks.
+pub(super) fn gap_members(head: &Head) -> String {
+    let mut members = Members(String::new());
+    members.number(EVENTS_LOST, head.lost).number(BYTES_TORN, head.torn);
+    members.0
+}
+
+struct Members(String);
+
+impl Members {
+    fn name(&mut self, name: &str) -> &mut String {
+        self.0.push(',');
+        push_text(&mut self.0, name);
+        self.0.push(':');
+        &mut self.0
+    }
+
+    fn text(&mut self, name: &str, text: &str) -> &mut Self {
+        push_text(self.name(name), text);
+        self
+    }
+
+    fn number(&mut self, name: &str, number: u64) -> &mut Self {
+        let _ = write!(self.name(name), "{number}"); // writing to a String can't fail
+        self
+    }
+
+    fn flag(&mut self, name: &str, flag: bool) -> &mut Self {
+        self.name(name).push_str(if flag { "true" } else { "false" });
+        self
+    }
+
+    fn list<T>(
+        &mut self,
+        name: &str,
+        items: impl IntoIterator<Item = T>,
+        render: impl Fn(&mut String, T),
+    ) -> &mut Self {
+        let out = self.name(name);
+        out.push('[');
+        for (position, item) in items.into_iter().enumerate() {
+            if position > 0 {
+                out.push(',');
+            }
+            render(out, item);
+        }
+        out.push(']');
+        self
+    }
+
+    fn gaps(&mut self, gaps: &[Gap]) -> &mut Self {
+        self.list("gaps", gaps, |out, gap| {
+            out.push_str("{\"name\":");
+            push_text(out, gap.capability.name());
+            out.push_str(",\"why\":");
+            push_text(out, &gap.why);
+            out.push_str(",\"fix\":");
+            push_text(out, &gap.fix);
+            out.push('}');
+        })
+    }
+
+    fn labels(&mut self, labels: &BTreeMap<String, String>) -> &mut Self {
+        let out = self.name("label");
+        out.push('{');
+        for (position, (name, value)) in labels.iter().enumerate() {
+            if position > 0 {
+                out.push(',');
+            }
+            push_text(out, name);
+            out.push(':');
+            push_text(out, value);
+        }
+        out.push('}');
+        self
+    }
+
+    fn policy(&mut self, policy: Option<&PolicyHash>) -> &mut Self {
+        match policy {
+            Some(PolicyHash(hash)) => self.text("policy_sha256", hash),
+            None => {
+                self.name("policy_sha256").push_str("null");
+                self
+            }
+        }
+    }
+
+    /// The end's public name, and what that name alone doesn't say.
+    fn end(&mut self, end: End) -> &mut Self {
+        self.text("end", end.name());
+        match end {
+            End::Cancelled(Cancel::OutputClosed) => self.text("by", "output_closed"),
+            End::Cancelled(Cancel::User) => self.text("by", "user"),
+            End::Exited(code) => self.number("exit_code", u64::from(code)),
+            End::Signalled(signal) => self.number("signal", u64::from(signal)),
+            End::BackendLost
+            | End::OutOfMemory
+            | End::OutputLimit
+            | End::Refused
+            | End::SandboxError
+            | End::TimedOut => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use cofferdam_core::capability::Capability;
+    use cofferdam_core::outcome::LimitName;
+    use cofferdam_core::policy::{BackendName, Profile};
+
+    use super::*;
+
+    #[test]
+    fn a_run_begins_with_the_event_that_the_vocabulary_has_for_it() {
+        let start = Event::TaskStart { program: String::new(), labels: BTreeMap::new() };
+        assert_eq!(start.name(), START);
+    }
+
+    #[test]
+    fn every_event_has_its_members_in_a_fixed_order() {
+        let gap = Gap { capability: Capability::Cpu, why: "no \"v2\"".into(), fix: "mount it".into() };
+        let policy = PolicyHash("ab".into());
+        let backend = BackendName::Container;
+        let rendered = [
+            Event::BackendRefused { backend, gaps: vec![gap.clone()], why: "w".into() },
+            Event::LimitHit(LimitName::Pids),
+            Event::OutputTruncated { stream: "stdout", dropped: 9 },
+            Event::PolicyLoaded { policy: policy.clone(), profile: Profile::Internal },
+            Event::SandboxClosed { left_processes: 2, swept: true },
+            Event::SandboxOpened {
+                backend,
+                enforced: BTreeSet::from([Capability::Network, Capability::Files]),
+                gaps: vec![],
+            },
+            Event::TaskEnd { end: End::Exited(3), policy: Some(policy) },
+            Event::TaskEnd { end: End::Cancelled(Cancel::User), policy: None },
+            Event::TaskStart { program: "sh".into(), labels: BTreeMap::from([("k".into(), "v".into())]) },
+        ]
+        .map(|event| members(&event));
+        let expected = [
+            r#","backend":"container","why":"w","gaps":[{"name":"cpu","why":"no \"v2\"","fix":"mount it"}]"#,
+            r#","limit":"pids""#,
+            r#","stream":"stdout","dropped":9"#,
+            r#","profile":"internal","policy_sha256":"ab""#,
+            r#","left_processes":2,"swept":true"#,
+            r#","backend":"container","enforced":["files","network"],"gaps":[]"#,
+            r#","end":"exited","exit_code":3,"policy_sha256":"ab""#,
+            r#","end":"cancelled","by":"user","policy_sha256":null"#,
+            r#","program":"sh","label":{"k":"v"}"#,
+        ];
+        assert_eq!(rendered, expected);
+    }
+}

@@ -1,0 +1,536 @@
+//! Control groups: ceilings that hold for everything inside together.
+//!
+//! Both versions are spoken: version 2, and version 1 where only that has the controllers. Each
+//! controller is found by itself, since a host may have some of them in one and some in the other.
+//!
+//! A sandbox's groups are children of the group that this process is in, so that whatever bounds
+//! us bounds the sandbox too. Sources: `Documentation/admin-guide/cgroup-v1` and `cgroup-v2.rst`.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::fd;
+
+/// A controller that a sandbox needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// Bandwidth of processor time.
+    Cpu,
+    /// Memory, swap and out-of-memory kills.
+    Memory,
+    /// Processes and threads.
+    Pids,
+}
+
+impl Controller {
+    /// All three.
+    pub const ALL: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
+
+    /// The kernel's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Controller::Cpu => "cpu",
+            Controller::Memory => "memory",
+            Controller::Pids => "pids",
+        }
+    }
+}
+
+/// Which of the two interfaces a controller is found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// A hierarchy for each controller.
+    V1,
+    /// One hierarchy for all.
+    V2,
+}
+
+/// Where a controller can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The interface.
+    pub version: Version,
+    /// The folder in which groups are made.
+    pub folder: PathBuf,
+}
+
+/// Why a controller can't be used here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// The kernel has it in no hierarchy that is mounted.
+    #[error("no cgroup hierarchy with the {0} controller is mounted")]
+    NotMounted(&'static str),
+    /// It is mounted, and groups can't be made in our place.
+    #[error("the cgroup folder {} can't be written by this user", .0.display())]
+    NotWritable(PathBuf),
+    /// Version 2 has it, and it isn't enabled for children of our group.
+    #[error("the {controller} controller is not enabled for children of {}", group.display())]
+    NotDelegated {
+        /// The controller.
+        controller: &'static str,
+        /// Our group.
+        group: PathBuf,
+    },
+}
+
+/// What this host has of each controller.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    places: Vec<(Controller, Result<Place, Missing>)>,
+}
+
+impl Cgroups {
+    /// Looks at what is mounted and where we are.
+    #[must_use]
+    pub fn discover() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Cgroups::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    }
+
+    /// The same from the text of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    #[must_use]
+    pub fn parse(mountinfo: &str, membership: &str) -> Self {
+        let mounts: Vec<_> = mountinfo.lines().filter_map(Mount::parse).collect();
+        let place = |controller: Controller| {
+            let name = controller.name();
+            version_1(name, &mounts, membership)
+                .or_else(|| version_2(name, &mounts, membership))
+                .unwrap_or(Err(Missing::NotMounted(name)))
+                .and_then(|place| if writable(&place.folder) {
+                    Ok(place)
+                } else {
+                    Err(Missing::NotWritable(place.folder))
+                })
+        };
+        Cgroups { places: Controller::ALL.map(|controller| (controller, place(controller))).into() }
+    }
+
+    /// Where a controller can be used, or why it can't.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`] says what isn't there.
+    pub fn place(&self, controller: Controller) -> Result<&Place, &Missing> {
+        self.places
+            .iter()
+            .find(|(known, _)| *known == controller)
+            .map_or(Err(&Missing::NotMounted("unknown")), |(_, place)| place.as_ref())
+    }
+
+    /// The folders that a sandbox of this name will have, before they exist: what a sweep needs to
+    /// know about a run that was killed.
+    #[must_use]
+    pub fn folders(&self, name: &str) -> Vec<PathBuf> {
+        let mut folders: Vec<_> =
+            self.places.iter().filter_map(|(_, place)| Some(place.as_ref().ok()?.folder.join(name))).collect();
+        folders.sort();
+        folders.dedup();
+        folders
+    }
+
+    /// Makes the groups of a sandbox with their ceilings, as far as there are controllers.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupError`] names the file; what had been made is removed.
+    pub fn create(&self, name: &str, ceilings: &Ceilings) -> Result<Group, CgroupError> {
+        let mut group = Group { folders: self.folders(name), parts: vec![] };
+        for folder in &group.folders {
+            fs::create_dir(folder).map_err(CgroupError::at("create", folder))?;
+        }
+        for (controller, place) in &self.places {
+            let Ok(place) = place else { continue };
+            let part = Part { controller: *controller, version: place.version, folder: place.folder.join(name) };
+            part.limit(ceilings)?;
+            group.parts.push(part);
+        }
+        Ok(group)
+    }
+}
+
+/// Whether groups can be made in a folder.
+fn writable(folder: &Path) -> bool {
+    CString::new(folder.as_os_str().as_bytes()).is_ok_and(|path| crate::process::can_write(&path))
+}
+
+/// One line of mountinfo that is a cgroup file system.
+struct Mount<'a> {
+    root: &'a str,
+    target: &'a str,
+    unified: bool,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, target) = (fields.next()?, fields.next()?);
+        let mut system = system.split(' ');
+        let unified = match system.next()? {
+            "cgroup" => false,
+            "cgroup2" => true,
+            _ => return None,
+        };
+        Some(Mount { root, target, unified, options: system.nth(1)? })
+    }
+
+    /// The folder of a group in this mount, which may show only a part of the hierarchy.
+    fn folder(&self, group: &str) -> PathBuf {
+        let below = group.strip_prefix(self.root).unwrap_or("");
+        let below = if self.root == "/" { group } else { below };
+        Path::new(self.target).join(below.trim_start_matches('/'))
+    }
+}
+
+/// Our group in the hierarchy of a version 1 controller.
+fn version_1(name: &str, mounts: &[Mount<'_>], membership: &str) -> Option<Result<Place, Missing>> {
+    let has = |list: &str| list.split(',').any(|item| item == name);
+    let mount = mounts.iter().find(|mount| !mount.unified && has(mount.options))?;
+    let group = membership.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, group) = rest.split_once(':')?;
+        has(controllers).then_some(group)
+    })?;
+    Some(Ok(Place { version: Version::V1, folder: mount.folder(group) }))
+}
+
+/// Our group in the version 2 hierarchy, or the nearest place above in which children may have the
+/// controller: a group that holds processes can't have it for its children, unless it is the root.
+fn version_2(name: &'static str, mounts: &[Mount<'_>], membership: &str) -> Option<Result<Place, Missing>> {
+    let mount = mounts.iter().find(|mount| mount.unified)?;
+    let group = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let has = |file: PathBuf| {
+        fs::read_to_string(file).unwrap_or_default().split_whitespace().any(|item| item == name)
+    };
+    let top = Path::new(mount.target);
+    if !has(top.join("cgroup.controllers")) {
+        return None;
+    }
+    let own = mount.folder(group);
+    let folder = own
+        .ancestors()
+        .take_while(|folder| folder.starts_with(top))
+        .find(|folder| has(folder.join("cgroup.subtree_control")));
+    Some(match folder {
+        Some(folder) => Ok(Place { version: Version::V2, folder: folder.to_owned() }),
+        None => Err(Missing::NotDelegated { controller: name, group: own }),
+    })
+}
+
+/// Ceilings on a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceilings {
+    /// Bytes of memory; there is no swap.
+    pub memory_bytes: u64,
+    /// Processor time per second, in thousandths.
+    pub cpu_thousandths: u32,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+/// A file of a group could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("could not {action} {}", path.display())]
+pub struct CgroupError {
+    /// "create", "write", "read", "remove".
+    pub action: &'static str,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+impl CgroupError {
+    fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+        let path = path.to_owned();
+        move |source| CgroupError { action, path, source }
+    }
+}
+
+/// The groups of one sandbox. They are removed when this is dropped.
+#[derive(Debug)]
+pub struct Group {
+    folders: Vec<PathBuf>,
+    parts: Vec<Part>,
+}
+
+/// The group of one controller.
+#[derive(Debug)]
+struct Part {
+    controller: Controller,
+    version: Version,
+    folder: PathBuf,
+}
+
+/// What the kernel counted in a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// The most memory at once, in bytes.
+    pub memory_peak_bytes: Option<u64>,
+    /// The most processes and threads at once.
+    pub pids_peak: Option<u32>,
+    /// How often a new process or thread was refused.
+    pub pids_refused: u64,
+    /// How often the kernel killed for lack of memory.
+    pub oom_kills: u64,
+}
+
+/// The period of the bandwidth control, in microseconds: the kernel's own default.
+const CPU_PERIOD_US: u64 = 100_000;
+
+impl Part {
+    fn write(&self, file: &str, value: &str) -> Result<(), CgroupError> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).map_err(CgroupError::at("write", &path))
+    }
+
+    fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.folder.join(file)).ok()
+    }
+
+    /// A file that holds one number.
+    fn number(&self, file: &str) -> Option<u64> {
+        self.read(file)?.trim().parse().ok()
+    }
+
+    /// A number of a file of keys and values.
+    fn keyed(&self, file: &str, key: &str) -> Option<u64> {
+        let text = self.read(file)?;
+        text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+    }
+
+    fn limit(&self, ceilings: &Ceilings) -> Result<(), CgroupError> {
+        let quota = u64::from(ceilings.cpu_thousandths) * CPU_PERIOD_US / 1000;
+        match (self.controller, self.version) {
+            (Controller::Cpu, Version::V1) => self.write("cpu.cfs_quota_us", &quota.to_string()),
+            (Controller::Cpu, Version::V2) => self.write("cpu.max", &format!("{quota} {CPU_PERIOD_US}")),
+            (Controller::Memory, Version::V1) => self.limit_memory_v1(ceilings.memory_bytes),
+            (Controller::Memory, Version::V2) => {
+                self.write("memory.max", &ceilings.memory_bytes.to_string())?;
+                self.write("memory.oom.group", "1")?;
+                self.without_swap("memory.swap.max", "0")
+            }
+            (Controller::Pids, _) => self.write("pids.max", &ceilings.pids.to_string()),
+        }
+    }
+
+    fn limit_memory_v1(&self, bytes: u64) -> Result<(), CgroupError> {
+        let bytes = bytes.to_string();
+        self.write("memory.limit_in_bytes", &bytes)?;
+        // Memory and swap together at the same figure: no swap.
+        self.without_swap("memory.memsw.limit_in_bytes", &bytes)
+    }
+
+    /// Writes a file that a kernel without accounting of swap doesn't have.
+    fn without_swap(&self, file: &str, value: &str) -> Result<(), CgroupError> {
+        match self.write(file, value) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound && !host_has_swap() => Ok(()),
+            result => result,
+        }
+    }
+}
+
+/// Whether the host swaps at all.
+fn host_has_swap() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
+}
+
+impl Group {
+    fn part(&self, controller: Controller) -> Option<&Part> {
+        self.parts.iter().find(|part| part.controller == controller)
+    }
+
+    /// Whether a controller's ceiling is set.
+    #[must_use]
+    pub fn limits(&self, controller: Controller) -> bool {
+        self.part(controller).is_some()
+    }
+
+    /// Version 1: the files through which a process joins by writing `0`.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupError`] names the file.
+    pub fn joins(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        let v1 = |folder: &&PathBuf| {
+            self.parts.iter().any(|part| part.version == Version::V1 && part.folder == **folder)
+        };
+        self.folders
+            .iter()
+            .filter(v1)
+            .map(|folder| {
+                let path = folder.join("tasks");
+                let file = File::options().write(true).open(&path);
+                file.map(OwnedFd::from).map_err(CgroupError::at("open", &path))
+            })
+            .collect()
+    }
+
+    /// Version 2: the folder in which a process can be born.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupError`] names the folder.
+    pub fn born_in(&self) -> Result<Option<OwnedFd>, CgroupError> {
+        let Some(part) = self.parts.iter().find(|part| part.version == Version::V2) else {
+            return Ok(None);
+        };
+        let file = File::open(&part.folder).map_err(CgroupError::at("open", &part.folder))?;
+        Ok(Some(file.into()))
+    }
+
+    /// Version 1: a counter that the kernel raises when memory runs out, before it kills. Version 2
+    /// needs none: there the kernel kills the whole group itself.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupError`] names the file.
+    pub fn oom_event(&self) -> Result<Option<OwnedFd>, CgroupError> {
+        let Some(part) = self.part(Controller::Memory).filter(|part| part.version == Version::V1) else {
+            return Ok(None);
+        };
+        let path = part.folder.join("memory.oom_control");
+        let control = File::open(&path).map_err(CgroupError::at("open", &path))?;
+        let event = fd::event_counter().map_err(CgroupError::at("watch", &path))?;
+        let line = format!("{} {}", event.as_raw_fd(), control.as_raw_fd());
+        part.write("cgroup.event_control", &line)?;
+        Ok(Some(event))
+    }
+
+    /// Processes in the sandbox now, where a controller shows them.
+    #[must_use]
+    pub fn processes(&self) -> Option<usize> {
+        let part = self.part(Controller::Pids).or(self.parts.first())?;
+        Some(part.read("cgroup.procs")?.lines().count())
+    }
+
+    /// How often the kernel killed for lack of memory. Never inferred from anything else.
+    #[must_use]
+    pub fn oom_kills(&self) -> u64 {
+        let Some(part) = self.part(Controller::Memory) else { return 0 };
+        let file = match part.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        part.keyed(file, "oom_kill ").unwrap_or(0)
+    }
+
+    /// What the kernel counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let memory_peak_bytes = self.part(Controller::Memory).and_then(|part| match part.version {
+            Version::V1 => part.number("memory.max_usage_in_bytes"),
+            Version::V2 => part.number("memory.peak"),
+        });
+        let pids = self.part(Controller::Pids);
+        Counts {
+            memory_peak_bytes,
+            pids_peak: pids.and_then(|part| part.number("pids.peak")).and_then(|n| n.try_into().ok()),
+            pids_refused: pids.and_then(|part| part.keyed("pids.events", "max ")).unwrap_or(0),
+            oom_kills: self.oom_kills(),
+        }
+    }
+
+    /// Removes the groups, which must be empty.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupError`] names the first folder that could not be removed; all are tried.
+    pub fn remove(mut self) -> Result<(), CgroupError> {
+        self.parts.clear();
+        std::mem::take(&mut self.folders).iter().map(|folder| remove(folder)).fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            let _ = remove(folder); // the sweep finds what is left
+        }
+    }
+}
+
+/// Removes one group. A group that isn't there is not an error.
+///
+/// # Errors
+///
+/// [`CgroupError`], with EBUSY while a process is in it.
+pub fn remove(folder: &Path) -> Result<(), CgroupError> {
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CgroupError { action: "remove", path: folder.to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The processes of a group, as the host numbers them.
+fn members(folder: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Kills whatever is in a group, and waits up to a second until it is empty.
+///
+/// # Errors
+///
+/// [`CgroupError`] if something stays alive.
+pub fn empty(folder: &Path) -> Result<(), CgroupError> {
+    for _ in 0..100 {
+        let alive = members(folder);
+        if alive.is_empty() {
+            return Ok(());
+        }
+        for pid in alive {
+            // A descriptor first, then a second look: a number alone may be somebody else's by now.
+            if let Ok(pidfd) = crate::process::pidfd(pid)
+                && members(folder).contains(&pid)
+            {
+                crate::process::signal(pidfd.as_fd(), libc::SIGKILL).map_err(CgroupError::at("kill", folder))?;
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Err(CgroupError { action: "empty", path: folder.to_owned(), source: io::ErrorKind::TimedOut.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+11 31 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+12 31 0:29 / /c/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
+14 31 0:32 /outer /c/memory rw,relatime - cgroup cgroup rw,memory
+20 31 0:36 / /c/unified rw,relatime - cgroup2 cgroup2 rw
+";
+    const MEMBER: &str = "4:memory:/outer/job/7\n1:cpu,cpuacct:/\n0::/\n";
+
+    fn missing(cgroups: &Cgroups, controller: Controller) -> String {
+        cgroups.place(controller).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_group_is_found_through_a_mount_that_shows_a_part() {
+        let cgroups = Cgroups::parse(HYBRID, MEMBER);
+        // The folders don't exist here, so what was found is in the refusal.
+        assert!(missing(&cgroups, Controller::Memory).contains("/c/memory/job/7 "));
+        assert!(missing(&cgroups, Controller::Cpu).contains("/c/cpu/ "));
+        assert!(missing(&cgroups, Controller::Pids).starts_with("no cgroup hierarchy with the pids"));
+    }
+
+    #[test]
+    fn nothing_mounted_means_nothing_offered() {
+        let cgroups = Cgroups::parse("", "");
+        for controller in Controller::ALL {
+            assert_eq!(cgroups.place(controller), Err(&Missing::NotMounted(controller.name())));
+        }
+        assert!(cgroups.folders("x").is_empty());
+    }
+}

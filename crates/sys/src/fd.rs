@@ -1,0 +1,174 @@
+//! Descriptors: pipes, sockets, sealed memory, event counters, locks on parts of a file.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::check;
+
+/// Takes ownership of a number that a call just returned.
+fn own(result: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(libc::c_long::from(result))? as RawFd;
+    // SAFETY: the kernel just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes a descriptor that this process was started with, by its number. Call it once for each,
+/// before anything else opens files.
+///
+/// # Errors
+///
+/// EBADF if there is none of this number.
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: reads and sets flags, which are numbers.
+    check(libc::c_long::from(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }))?;
+    // SAFETY: it is open, as was just seen; whoever started this process left it to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// A pipe: what is written to the second end is read from the first. Closed at an exec.
+///
+/// # Errors
+///
+/// What the kernel said: EMFILE or ENFILE where there are too many descriptors.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends: [RawFd; 2] = [-1; 2];
+    // SAFETY: the array has room for two descriptors.
+    check(libc::c_long::from(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }))?;
+    // SAFETY: the kernel just made both, and nobody else knows them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// Asks for a larger buffer in a pipe, in bytes. A refusal is no harm: the pipe works as it was.
+pub fn widen_pipe(pipe: BorrowedFd<'_>, bytes: i32) {
+    // SAFETY: takes a number.
+    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };
+}
+
+/// Makes reads and writes return at once instead of waiting.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: reads and sets flags, which are numbers.
+    unsafe {
+        let flags = check(libc::c_long::from(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL)))?;
+        let flags = flags as libc::c_int | libc::O_NONBLOCK;
+        check(libc::c_long::from(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags)))?;
+    }
+    Ok(())
+}
+
+/// A file in memory that nobody can change any more, for executing.
+///
+/// # Errors
+///
+/// What the kernel said: EACCES where `vm.memfd_noexec` forbids executable memory files.
+pub fn sealed_executable(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+    // MFD_EXEC says that execution is meant; kernels before 6.3 don't know it and mean it anyway.
+    const MFD_EXEC: libc::c_uint = 0x10;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let mut file = File::from(memory_file(name, flags | MFD_EXEC).or_else(|error| {
+        if error.raw_os_error() == Some(libc::EINVAL) { memory_file(name, flags) } else { Err(error) }
+    })?);
+    file.write_all(bytes)?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+    // SAFETY: takes numbers.
+    check(libc::c_long::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }))?;
+    Ok(file.into())
+}
+
+/// A file in memory for scratch data: it counts as the kernel's memory, not as ours.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn scratch_file() -> io::Result<File> {
+    const MFD_NOEXEC_SEAL: libc::c_uint = 0x8;
+    memory_file(c"scratch", libc::MFD_CLOEXEC | MFD_NOEXEC_SEAL)
+        .or_else(|_| memory_file(c"scratch", libc::MFD_CLOEXEC))
+        .map(File::from)
+}
+
+fn memory_file(name: &CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a live string.
+    own(unsafe { libc::memfd_create(name.as_ptr(), flags) })
+}
+
+/// A counter that becomes readable when the kernel adds to it.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn event_counter() -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers.
+    own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Tries to lock one byte of a file for this open file alone, until it is closed everywhere. Says
+/// whether it could: false means that another open file has it.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn try_lock_byte(file: &File, byte: i64) -> io::Result<bool> {
+    // SAFETY: plain data for which zeros are valid (`l_pid` must be zero).
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = byte;
+    lock.l_len = 1;
+    // SAFETY: the structure is live.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    match check(libc::c_long::from(result)) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a descriptor is a terminal's.
+pub fn is_terminal(fd: impl AsFd) -> bool {
+    use std::io::IsTerminal;
+    fd.as_fd().is_terminal()
+}
+
+/// Random bytes from the kernel.
+///
+/// # Errors
+///
+/// What the kernel said; with no flags it waits until its generator is ready, once after boot.
+pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: the buffer is live and of the stated size; up to 256 bytes come in one piece.
+    let got = check(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) } as libc::c_long)?;
+    if got as usize == N { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_sealed_file_cannot_be_written() {
+        let file = File::from(sealed_executable(c"t", b"abc").unwrap());
+        assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(file.set_len(0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+
+    #[test]
+    fn a_byte_is_locked_by_one_open_file_at_a_time() {
+        let path = std::env::temp_dir().join(format!("cofferdam-lock-{}", std::process::id()));
+        let open = || File::options().create(true).write(true).truncate(false).open(&path).unwrap();
+        let (one, two) = (open(), open());
+        assert!(try_lock_byte(&one, 7).unwrap());
+        assert!(!try_lock_byte(&two, 7).unwrap());
+        assert!(try_lock_byte(&two, 8).unwrap());
+        drop(one);
+        assert!(try_lock_byte(&two, 7).unwrap());
+        std::fs::remove_file(path).unwrap();
+    }
+}

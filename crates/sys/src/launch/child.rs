@@ -1,0 +1,462 @@
+//! What the child does between its birth and its program.
+//!
+//! Everything here runs after `clone3` in a copy of a process whose other threads are gone. So:
+//! no allocation, no locks, no panics, nothing but system calls on memory that the parent
+//! prepared. Failures are numbers that the parent turns into words.
+
+use std::convert::Infallible;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use super::{Ids, Launch, MountFlags, Stage, Step};
+
+/// The parent's plan, with the pointer arrays that `execve` needs.
+pub(super) struct Image<'a> {
+    launch: &'a Launch,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    cores: libc::cpu_set_t,
+}
+
+/// A system call failed with this number.
+struct Errno(i32);
+
+type Done = Result<(), Errno>;
+
+impl<'a> Image<'a> {
+    /// Prepares everything that would need memory later.
+    pub(super) fn new(launch: &'a Launch) -> Self {
+        let pointers = |words: &[CString]| {
+            words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
+        };
+        // SAFETY: a set of bits for which all zeros means empty.
+        let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        for &core in launch.cores.iter().filter(|core| **core < libc::CPU_SETSIZE as usize) {
+            // SAFETY: the core is within the set's size.
+            unsafe { libc::CPU_SET(core, &mut cores) };
+        }
+        Image { launch, argv: pointers(&launch.argv), envp: pointers(&launch.envp), cores }
+    }
+}
+
+/// Descriptors that the child itself needs until its program runs, out of the way of the places
+/// that the program's own will take.
+struct Tools {
+    failure: RawFd,
+    gate: RawFd,
+    program: RawFd,
+}
+
+/// Walks through the plan; ends in the program, or reports what failed and exits.
+pub(super) fn run(image: &Image<'_>, gate: BorrowedFd<'_>, failure: BorrowedFd<'_>) -> Infallible {
+    let Err((stage, Errno(errno), failure)) = set_up_and_execute(image, gate, failure);
+    let mut report = [0; 8];
+    report[..4].copy_from_slice(&stage.to_ne_bytes());
+    report[4..].copy_from_slice(&errno.to_ne_bytes());
+    // SAFETY: writes from a live buffer of the stated size, then ends the process. `_exit` runs no
+    // handlers of the process that this one was copied from.
+    unsafe {
+        libc::write(failure, report.as_ptr().cast(), report.len());
+        libc::_exit(125)
+    }
+}
+
+/// Gives back where to report a failure, since the pipe moves on the way.
+fn set_up_and_execute(
+    image: &Image<'_>,
+    gate: BorrowedFd<'_>,
+    failure: BorrowedFd<'_>,
+) -> Result<Infallible, (u32, Errno, RawFd)> {
+    let tools = lift_tools(image.launch, gate, failure)
+        .map_err(|errno| (Stage::Descriptors as u32, errno, failure.as_raw_fd()))?;
+    set_up(image, &tools)
+        .and_then(|()| execute(tools.program, image).map_err(|errno| (Stage::Execute as u32, errno)))
+        .map_err(|(stage, errno)| (stage, errno, tools.failure))
+}
+
+fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
+    let launch = image.launch;
+    let at = |stage: Stage| move |errno| (stage as u32, errno);
+    reset_signals();
+    join_cgroups(launch).map_err(at(Stage::JoinCgroup))?;
+    become_root(tools.gate, &launch.ids).map_err(at(Stage::BecomeRoot))?;
+    // After joining, so that the namespace's root is the sandbox's own cgroup.
+    cgroup_namespace().map_err(at(Stage::CgroupNamespace))?;
+    private_mounts().map_err(at(Stage::PrivateMounts))?;
+    for (number, step) in launch.steps.iter().enumerate() {
+        take(step, &launch.ids).map_err(|errno| (Stage::STEPS + number as u32, errno))?;
+    }
+    choose_cores(image).map_err(at(Stage::Cores))?;
+    lower_limits(launch).map_err(at(Stage::Limits))?;
+    drop_bounding_set().map_err(at(Stage::Capabilities))?;
+    become_user(&launch.ids).map_err(at(Stage::BecomeUser))?;
+    die_with_parent(tools.gate).map_err(at(Stage::ParentDeath))?;
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(at(Stage::NoNewPrivileges))?;
+    if let Some(ruleset) = &launch.landlock {
+        ruleset.restrict_self().map_err(|errno| (Stage::Landlock as u32, Errno(errno)))?;
+    }
+    arrange_descriptors(launch, tools).map_err(at(Stage::Descriptors))?;
+    if let Some(filter) = &launch.seccomp {
+        filter.install().map_err(|errno| (Stage::Seccomp as u32, Errno(errno)))?;
+    }
+    Ok(())
+}
+
+/// The last system call's error.
+fn errno() -> Errno {
+    // SAFETY: the address of this thread's errno is always valid.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+/// Makes a call that returns a negative number on failure.
+fn call(f: impl FnOnce() -> libc::c_long) -> Result<libc::c_long, Errno> {
+    let result = f();
+    if result < 0 { Err(errno()) } else { Ok(result) }
+}
+
+/// Gives the process a view of cgroups in which its own is the root.
+fn cgroup_namespace() -> Done {
+    // SAFETY: changes this process's namespaces and touches no memory.
+    call(|| libc::c_long::from(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) })).map(drop)
+}
+
+fn prctl(option: libc::c_int, value: libc::c_ulong) -> Done {
+    // SAFETY: the options used here take numbers, not pointers.
+    call(|| libc::c_long::from(unsafe { libc::prctl(option, value, 0, 0, 0) })).map(drop)
+}
+
+/// Lets every signal have its default effect, and blocks none.
+fn reset_signals() {
+    // SAFETY: an empty signal set and a default action are valid values of their types; numbers
+    // that aren't signals are refused by the kernel without effect.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        for signal in 1..=64 {
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// Joins version 1 cgroups through their `tasks` files.
+///
+/// Writing `0` there moves the writing thread alone, which the kernel does without the lock that
+/// `cgroup.procs` takes over all forks and exits; waiting for that one costs 12 to 20 ms now and
+/// then (`cgroup_attach_lock` in `kernel/cgroup/cgroup.c`). This process has one thread.
+fn join_cgroups(launch: &Launch) -> Done {
+    for tasks in &launch.joins {
+        // SAFETY: writes one byte from a constant.
+        call(|| unsafe { libc::write(tasks.as_raw_fd(), c"0".as_ptr().cast(), 1) } as libc::c_long)?;
+    }
+    Ok(())
+}
+
+/// Waits until the parent has mapped the ids, then becomes the namespace's root. Where only one id
+/// is mapped, the capabilities are there all the same and the id stays what it is.
+fn become_root(gate: RawFd, ids: &Ids) -> Done {
+    let mut byte = 0u8;
+    // SAFETY: reads at most one byte into a live variable.
+    let read = call(|| unsafe { libc::read(gate, (&raw mut byte).cast(), 1) } as libc::c_long)?;
+    if read == 0 {
+        return Err(Errno(libc::EPIPE)); // the parent is gone
+    }
+    if ids.root_outside.is_some() {
+        change_ids(0)?;
+    }
+    // SAFETY: sets a number.
+    unsafe { libc::umask(0o022) };
+    Ok(())
+}
+
+/// Changes all three user and group ids, and drops the supplementary groups where that is allowed.
+///
+/// By raw system calls: the C library's versions tell other threads, and there are none here.
+fn change_ids(id: u32) -> Done {
+    // SAFETY: these take numbers; an empty group list needs no memory.
+    unsafe {
+        call(|| libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
+        call(|| libc::syscall(libc::SYS_setresgid, id, id, id))?;
+        call(|| libc::syscall(libc::SYS_setresuid, id, id, id))?;
+    }
+    Ok(())
+}
+
+/// Cuts the new mount namespace off from the host's: nothing mounted here is seen there.
+fn private_mounts() -> Done {
+    mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None)
+}
+
+fn mount(
+    source: Option<&CStr>,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: libc::c_ulong,
+    options: Option<&CStr>,
+) -> Done {
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: every pointer is null or a string that outlives the call.
+    call(|| {
+        libc::c_long::from(unsafe {
+            let options = pointer(options).cast();
+            libc::mount(pointer(source), target.as_ptr(), pointer(kind), flags, options)
+        })
+    })
+    .map(drop)
+}
+
+/// Does one step.
+fn take(step: &Step, ids: &Ids) -> Done {
+    match step {
+        Step::Attributes { target, set, recursive } => set_attributes(target, *set, *recursive),
+        Step::Bind { source, target } => {
+            mount(Some(source), target, None, libc::MS_BIND | libc::MS_REC, None)
+        }
+        Step::File { path, bytes } => write_file(path, bytes),
+        Step::Folder { path, mode, owned } => make_folder(path, *mode, owned.then_some(ids.inside)),
+        Step::Hostname(name) => {
+            let bytes = name.to_bytes();
+            // SAFETY: the pointer and the length describe a live string.
+            call(|| libc::c_long::from(unsafe { libc::sethostname(bytes.as_ptr().cast(), bytes.len()) }))
+                .map(drop)
+        }
+        Step::Link { target, path } => {
+            // SAFETY: both are strings that outlive the call.
+            call(|| libc::c_long::from(unsafe { libc::symlink(target.as_ptr(), path.as_ptr()) })).map(drop)
+        }
+        Step::Loopback => loopback_up(),
+        Step::Mount { kind, target, flags, options } => {
+            mount(Some(kind), target, Some(kind), flags.for_mount(), Some(options))
+        }
+        Step::NewRoot { over, options } => {
+            let flags = MountFlags::PLAIN.for_mount();
+            mount(Some(c"sandbox"), over, Some(c"tmpfs"), flags, Some(options))?;
+            change_folder(over)
+        }
+        Step::Pivot => pivot(),
+    }
+}
+
+fn change_folder(path: &CStr) -> Done {
+    // SAFETY: a string that outlives the call.
+    call(|| libc::c_long::from(unsafe { libc::chdir(path.as_ptr()) })).map(drop)
+}
+
+/// `struct mount_attr` of `linux/mount.h`.
+#[repr(C)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+fn set_attributes(target: &CStr, set: MountFlags, recursive: bool) -> Done {
+    let attr = MountAttr { attr_set: set.for_attributes(), attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a live string, and `attr` has the size that is passed.
+    call(|| unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    })
+    .map(drop)
+}
+
+fn write_file(path: &CStr, bytes: &[u8]) -> Done {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    // SAFETY: the path is a live string; the buffer has the stated length; the descriptor is closed
+    // once and used by nobody else.
+    unsafe {
+        let fd = call(|| libc::c_long::from(libc::open(path.as_ptr(), flags, 0o644)))? as RawFd;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let wrote = call(|| libc::write(fd, rest.as_ptr().cast(), rest.len()) as libc::c_long)?;
+            rest = rest.get(wrote as usize..).unwrap_or_default();
+        }
+        libc::close(fd);
+    }
+    Ok(())
+}
+
+fn make_folder(path: &CStr, mode: u32, owner: Option<u32>) -> Done {
+    // SAFETY: the path is a live string.
+    unsafe {
+        call(|| libc::c_long::from(libc::mkdir(path.as_ptr(), mode)))?;
+        // mkdir applies the umask and drops the sticky bit's companions; say it again exactly.
+        call(|| libc::c_long::from(libc::chmod(path.as_ptr(), mode)))?;
+        if let Some(owner) = owner {
+            call(|| libc::c_long::from(libc::chown(path.as_ptr(), owner, owner)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the working directory the root. The old root ends up below the new one, at the same
+/// place, and is let go at once: `pivot_root(".", ".")`, described in its manual page.
+fn pivot() -> Done {
+    // SAFETY: constant strings.
+    unsafe {
+        call(|| libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
+        call(|| libc::c_long::from(libc::umount2(c".".as_ptr(), libc::MNT_DETACH)))?;
+    }
+    change_folder(c"/")
+}
+
+/// Brings up `lo`, which has the addresses 127.0.0.1 and ::1 by itself then.
+fn loopback_up() -> Done {
+    // SAFETY: `ifreq` is plain data for which zeros are valid; the socket is ours and is closed.
+    unsafe {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        let socket = call(|| libc::c_long::from(libc::socket(libc::AF_INET, kind, 0)))? as RawFd;
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        let done = call(|| libc::c_long::from(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request)));
+        libc::close(socket);
+        done.map(drop)
+    }
+}
+
+fn choose_cores(image: &Image<'_>) -> Done {
+    if image.launch.cores.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the set is live and of the stated size.
+    call(|| {
+        libc::c_long::from(unsafe {
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const image.cores)
+        })
+    })
+    .map(drop)
+}
+
+/// Lowers each limit, but never raises one: that would need a privilege, and was not asked for.
+fn lower_limits(launch: &Launch) -> Done {
+    for &(resource, most) in &launch.rlimits {
+        // SAFETY: the structures are live; the resource is one of the kernel's.
+        unsafe {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            call(|| libc::c_long::from(libc::getrlimit(resource.number(), &raw mut limit)))?;
+            limit.rlim_max = limit.rlim_max.min(most);
+            limit.rlim_cur = limit.rlim_max;
+            call(|| libc::c_long::from(libc::setrlimit(resource.number(), &raw const limit)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Empties the capability bounding set, so that no program can bring one back.
+fn drop_bounding_set() -> Done {
+    for capability in 0.. {
+        match prctl(libc::PR_CAPBSET_DROP, capability) {
+            Ok(()) => {}
+            Err(Errno(libc::EINVAL)) if capability > 0 => break, // past the kernel's last one
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Becomes the program's user. Leaving root's id empties the capability sets; where the id was
+/// never root's they are emptied by hand.
+fn become_user(ids: &Ids) -> Done {
+    if ids.root_outside.is_some() {
+        change_ids(ids.inside)?;
+    }
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    // _LINUX_CAPABILITY_VERSION_3 of `linux/capability.h`; two sets of three 32-bit words.
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let none = [0u32; 6];
+    // SAFETY: both structures are live and have the sizes that this version of the call reads.
+    call(|| unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) })?;
+    const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
+    prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+}
+
+/// Asks to be killed when the parent dies. A change of ids forgets this, hence so late; if the
+/// parent died before, the gate has no other end any more.
+fn die_with_parent(gate: RawFd) -> Done {
+    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)?;
+    let mut poll = libc::pollfd { fd: gate, events: 0, revents: 0 };
+    // SAFETY: one live structure, as the count says; returns at once.
+    call(|| libc::c_long::from(unsafe { libc::poll(&raw mut poll, 1, 0) }))?;
+    if poll.revents & libc::POLLHUP == 0 { Ok(()) } else { Err(Errno(libc::EPIPE)) }
+}
+
+/// Moves a descriptor above all places that the program's own will take.
+fn lift(fd: RawFd) -> Result<RawFd, Errno> {
+    const ABOVE_ALL_PLACES: libc::c_int = 100;
+    // SAFETY: makes a new number for an open file.
+    call(|| libc::c_long::from(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, ABOVE_ALL_PLACES) }))
+        .map(|fd| fd as RawFd)
+}
+
+fn lift_tools(launch: &Launch, gate: BorrowedFd<'_>, failure: BorrowedFd<'_>) -> Result<Tools, Errno> {
+    // In the order of their numbers, which `arrange_descriptors` relies on.
+    let failure = lift(failure.as_raw_fd())?;
+    let gate = lift(gate.as_raw_fd())?;
+    let program = lift(launch.program.as_raw_fd())?;
+    Ok(Tools { failure, gate, program })
+}
+
+/// Puts every descriptor of the program in its place and closes all others but the tools, which
+/// close themselves at the exec.
+fn arrange_descriptors(launch: &Launch, tools: &Tools) -> Done {
+    let mut place = 3;
+    // SAFETY: duplicates numbers; after this only the arranged ones are used.
+    unsafe {
+        let null = call(|| libc::c_long::from(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR)))?;
+        let null = lift(null as RawFd)?;
+        for standard in 0..3 {
+            call(|| libc::c_long::from(libc::dup2(null, standard)))?;
+        }
+        for fd in &launch.fds {
+            // By way of a high number, so that no place is taken before its turn. dup2 leaves the
+            // new descriptor open across the exec, which is what is wanted.
+            let high = lift(fd.as_raw_fd())?;
+            call(|| libc::c_long::from(libc::dup2(high, place)))?;
+            place += 1;
+        }
+    }
+    close_range(place, tools.failure - 1)?;
+    close_range(tools.failure + 1, tools.gate - 1)?;
+    close_range(tools.gate + 1, tools.program - 1)?;
+    close_range(tools.program + 1, libc::c_int::MAX)
+}
+
+/// Closes every descriptor from `first` to `last`; an empty range is nothing to do.
+fn close_range(first: libc::c_int, last: libc::c_int) -> Done {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: closes numbers that nothing in this process uses any more.
+    call(|| unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+fn execute(program: RawFd, image: &Image<'_>) -> Result<Infallible, Errno> {
+    // SAFETY: both arrays end in null and point to strings that live until the exec.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program,
+            c"".as_ptr(),
+            image.argv.as_ptr(),
+            image.envp.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+    }
+    Err(errno())
+}

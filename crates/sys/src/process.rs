@@ -1,0 +1,351 @@
+//! Processes: starting, signalling and waiting for them; who we are and what we may do.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use crate::check;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this status.
+    Code(u8),
+    /// By a signal.
+    Signal(u8),
+}
+
+/// A process that has ended, with what it and all that it waited for used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reaped {
+    /// How it ended.
+    pub exit: Exit,
+    /// Processor time, in user and kernel mode together.
+    pub cpu: Duration,
+}
+
+/// A descriptor for a process, which stays that process's even when the number is used again.
+///
+/// # Errors
+///
+/// What the kernel said: ESRCH if there is no such process.
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: the kernel just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Sends a signal to the process of a pidfd. One that has ended is not an error.
+///
+/// # Errors
+///
+/// What the kernel said: EPERM for somebody else's process, EINVAL for a number that is no signal.
+pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: takes numbers and a null pointer.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    match check(result) {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for a child of ours to end. Blocks; works once.
+///
+/// # Errors
+///
+/// What the kernel said: ECHILD if it isn't ours or was waited for before.
+pub fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Reaped> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    loop {
+        // SAFETY: both structures are live. The system call, unlike the C library's function, also
+        // reports the use of resources.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_waitid,
+                libc::P_PIDFD,
+                pidfd.as_raw_fd(),
+                info.as_mut_ptr(),
+                libc::WEXITED,
+                usage.as_mut_ptr(),
+            )
+        };
+        match check(result) {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // SAFETY: all zeros are valid, and the kernel has filled in both.
+    let (info, usage) = unsafe { (info.assume_init(), usage.assume_init()) };
+    // SAFETY: for an exit this member of the union is the one that is set.
+    let status = unsafe { info.si_status() } as u8;
+    let exit = if info.si_code == libc::CLD_EXITED { Exit::Code(status) } else { Exit::Signal(status) };
+    let time = |time: libc::timeval| {
+        Duration::new(time.tv_sec.max(0) as u64, time.tv_usec.clamp(0, 999_999) as u32 * 1000)
+    };
+    Ok(Reaped { exit, cpu: time(usage.ru_utime) + time(usage.ru_stime) })
+}
+
+/// Looks for any child that has ended, without waiting. None when none has.
+#[must_use]
+pub fn reap_any() -> Option<(i32, Exit)> {
+    let mut status = 0;
+    // SAFETY: the status is live.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    if pid <= 0 {
+        return None;
+    }
+    let exit = if libc::WIFSIGNALED(status) {
+        Exit::Signal(libc::WTERMSIG(status) as u8)
+    } else {
+        Exit::Code(libc::WEXITSTATUS(status) as u8)
+    };
+    Some((pid, exit))
+}
+
+/// Signals a process by its number: only for a child that hasn't been waited for, whose number
+/// can't have been given to another.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn signal_child(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: takes numbers.
+    check(libc::c_long::from(unsafe { libc::kill(pid, signal) })).map(drop)
+}
+
+/// A descriptor that is readable when a child has ended. Blocks the signal's usual effect.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before it is read; the descriptor is new.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        check(libc::c_long::from(libc::sigprocmask(
+            libc::SIG_BLOCK,
+            &raw const set,
+            std::ptr::null_mut(),
+        )))?;
+        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        check(libc::c_long::from(fd)).map(|fd| OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// Waits until one of some descriptors is readable or closed, and says which are.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn wait_readable<const N: usize>(fds: [BorrowedFd<'_>; N]) -> io::Result<[bool; N]> {
+    let mut polls = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    loop {
+        // SAFETY: the array is live and has the stated length.
+        let result = unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, -1) };
+        match check(libc::c_long::from(result)) {
+            Ok(_) => return Ok(polls.map(|poll| poll.revents != 0)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A program to start as a child.
+#[derive(Debug)]
+pub struct Spawn<'a> {
+    /// The file; no search is made.
+    pub path: &'a CStr,
+    /// The arguments, the program's own name first.
+    pub argv: &'a [CString],
+    /// The environment, `NAME=VALUE`.
+    pub envp: &'a [CString],
+    /// The working directory.
+    pub cwd: &'a CStr,
+    /// Standard input, output and error.
+    pub streams: [BorrowedFd<'a>; 3],
+}
+
+impl Spawn<'_> {
+    /// Starts it in a session of its own, with default signals. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// What `execve` said, or `chdir`.
+    pub fn start(&self) -> io::Result<i32> {
+        let mut actions = FileActions::new()?;
+        actions.change_folder(self.cwd)?;
+        for (place, stream) in self.streams.iter().enumerate() {
+            actions.duplicate(stream.as_raw_fd(), place as RawFd)?;
+        }
+        let attributes = Attributes::new()?;
+        let pointers = |words: &[CString]| -> Vec<*mut libc::c_char> {
+            let ends = std::iter::once(std::ptr::null_mut());
+            words.iter().map(|word| word.as_ptr().cast_mut()).chain(ends).collect()
+        };
+        let (argv, envp) = (pointers(self.argv), pointers(self.envp));
+        let mut pid = 0;
+        // SAFETY: all pointers are to live values; both arrays end in null.
+        let code = unsafe {
+            libc::posix_spawn(
+                &raw mut pid,
+                self.path.as_ptr(),
+                &raw const actions.0,
+                &raw const attributes.0,
+                argv.as_ptr(),
+                envp.as_ptr(),
+            )
+        };
+        result(code).map(|()| pid)
+    }
+}
+
+/// The result of a function that returns its error number.
+fn result(code: libc::c_int) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
+}
+
+/// What a new process does with its descriptors.
+struct FileActions(libc::posix_spawn_file_actions_t);
+
+impl FileActions {
+    fn new() -> io::Result<Self> {
+        let mut actions = MaybeUninit::uninit();
+        // SAFETY: initialises the value, which is then valid.
+        unsafe {
+            result(libc::posix_spawn_file_actions_init(actions.as_mut_ptr()))?;
+            Ok(FileActions(actions.assume_init()))
+        }
+    }
+
+    fn change_folder(&mut self, path: &CStr) -> io::Result<()> {
+        // SAFETY: the value is initialised; the path is copied.
+        result(unsafe { libc::posix_spawn_file_actions_addchdir_np(&raw mut self.0, path.as_ptr()) })
+    }
+
+    fn duplicate(&mut self, from: RawFd, to: RawFd) -> io::Result<()> {
+        // SAFETY: the value is initialised.
+        result(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut self.0, from, to) })
+    }
+}
+
+impl Drop for FileActions {
+    fn drop(&mut self) {
+        // SAFETY: initialised, and not used afterwards.
+        unsafe { libc::posix_spawn_file_actions_destroy(&raw mut self.0) };
+    }
+}
+
+/// Session and signals of a new process.
+struct Attributes(libc::posix_spawnattr_t);
+
+impl Attributes {
+    fn new() -> io::Result<Self> {
+        let mut attributes = MaybeUninit::uninit();
+        // SAFETY: the value is initialised before it is used; the sets are initialised by the
+        // functions that fill them.
+        unsafe {
+            result(libc::posix_spawnattr_init(attributes.as_mut_ptr()))?;
+            let mut attributes = Attributes(attributes.assume_init());
+            let mut set = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
+            libc::sigemptyset(&raw mut set);
+            result(libc::posix_spawnattr_setsigmask(&raw mut attributes.0, &raw const set))?;
+            libc::sigfillset(&raw mut set);
+            result(libc::posix_spawnattr_setsigdefault(&raw mut attributes.0, &raw const set))?;
+            let flags = libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID;
+            result(libc::posix_spawnattr_setflags(&raw mut attributes.0, flags as libc::c_short))?;
+            Ok(attributes)
+        }
+    }
+}
+
+/// POSIX_SPAWN_SETSID of glibc's `spawn.h`, which the `libc` crate lacks.
+const POSIX_SPAWN_SETSID: libc::c_int = 0x80;
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        // SAFETY: initialised, and not used afterwards.
+        unsafe { libc::posix_spawnattr_destroy(&raw mut self.0) };
+    }
+}
+
+/// Takes this process's memory out of reach of others of the same user: no ptrace, and its files
+/// in `/proc` belong to root.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn become_undumpable() -> io::Result<()> {
+    // SAFETY: takes numbers.
+    check(libc::c_long::from(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })).map(drop)
+}
+
+/// The user that this process acts as.
+#[must_use]
+pub fn effective_user() -> u32 {
+    // SAFETY: takes nothing and can't fail.
+    unsafe { libc::geteuid() }
+}
+
+/// The cores that this process may run on.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn allowed_cores() -> io::Result<Vec<usize>> {
+    // SAFETY: a set of bits for which all zeros means empty, filled by the kernel; the numbers
+    // asked about are within its size.
+    unsafe {
+        let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
+        let size = size_of::<libc::cpu_set_t>();
+        check(libc::c_long::from(libc::sched_getaffinity(0, size, &raw mut set)))?;
+        Ok((0..libc::CPU_SETSIZE as usize).filter(|&core| libc::CPU_ISSET(core, &set)).collect())
+    }
+}
+
+/// Whether a path can be written by this process, as the kernel sees it: permissions and read-only
+/// mounts.
+#[must_use]
+pub fn can_write(path: &CStr) -> bool {
+    // SAFETY: the path is a live string.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// Space and entries of a file system, as `statfs` counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all, and bytes free.
+    pub bytes: (u64, u64),
+    /// Files and folders in all, and free.
+    pub files: (u64, u64),
+}
+
+/// How full the file system of an open file is.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn space(fd: BorrowedFd<'_>) -> io::Result<Space> {
+    // SAFETY: the structure is live and filled by the kernel.
+    let stat = unsafe {
+        let mut stat = MaybeUninit::<libc::statfs>::zeroed().assume_init();
+        check(libc::c_long::from(libc::fstatfs(fd.as_raw_fd(), &raw mut stat)))?;
+        stat
+    };
+    let size = stat.f_bsize as u64;
+    Ok(Space { bytes: (stat.f_blocks * size, stat.f_bfree * size), files: (stat.f_files, stat.f_ffree) })
+}

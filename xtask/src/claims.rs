@@ -1,0 +1,305 @@
+//! `cargo xtask claims`: a promise in `SPEC.md` holds only if a test or a gate would notice it broken.
+//!
+//! `SPEC.md` has Markdown tables with rows of this form; a table whose second heading is `Status` has
+//! no other rows:
+//!
+//! ```text
+//! | promise | Shipped | `name::of::a_test`, `bench:name_of_a_gate` |
+//! ```
+//!
+//! *Shipped* needs at least one name, and every name must be a test that ran and passed in the last
+//! `cargo xtask test`, or `bench:` and a key of `limits.json`. A test is named by the end of its path.
+//! *Unverified* and *Planned* promise nothing yet and need no name.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use crate::Verdict;
+use crate::bench::LIMITS;
+use crate::check::rust;
+use crate::problem::Problem;
+use crate::test::results::{End, Results};
+use crate::workspace::{Source, Workspace};
+
+const SPEC: &str = "SPEC.md";
+
+/// One row of the specification.
+#[derive(Debug, PartialEq, Eq)]
+struct Promise {
+    line: usize,
+    text: String,
+    status: String,
+    names: Vec<String>,
+}
+
+/// What the promises are held against.
+#[derive(Debug)]
+enum Evidence {
+    /// The names in the sources: whether such a test exists, not whether it passes.
+    Names(HashSet<String>),
+    /// The results of the last full run of the tests.
+    Results(Results),
+}
+
+/// What came of holding the promises against the evidence.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// How many promises there are and what they were held against.
+    pub(crate) basis: String,
+    /// One line for each promise that isn't kept.
+    pub(crate) broken: Vec<String>,
+}
+
+/// Holds every promise against the last results; without any, that is an error.
+pub(crate) fn run(workspace: &Workspace) -> Result<Verdict, Problem> {
+    let path = workspace.results_folder()?.join("results.json");
+    if !path.exists() {
+        return Err(Problem::Stop("no test has run here yet; `cargo xtask test` first".to_owned()));
+    }
+    if is_stale(workspace, &path) {
+        eprintln!("note: sources have changed since the tests ran; `cargo xtask test` runs them again");
+    }
+    let report = against(workspace, &Evidence::Results(Results::read(&path)?))?;
+    for line in &report.broken {
+        println!("{line}");
+    }
+    println!("claims: {}, {} broken", report.basis, report.broken.len());
+    Ok(Verdict::from(report.broken.is_empty()))
+}
+
+/// Holds every promise against the last results if they are newer than every source, and otherwise only
+/// against the names in the sources.
+pub(crate) fn judge(workspace: &Workspace) -> Result<Report, Problem> {
+    let path = workspace.results_folder()?.join("results.json");
+    let evidence = if path.exists() && !is_stale(workspace, &path) {
+        Evidence::Results(Results::read(&path)?)
+    } else {
+        let sources = workspace.sources()?;
+        Evidence::Names(sources.iter().flat_map(|source| rust::item_names(&source.text)).collect())
+    };
+    against(workspace, &evidence)
+}
+
+fn against(workspace: &Workspace, evidence: &Evidence) -> Result<Report, Problem> {
+    let limits: Value = serde_json::from_str(&workspace.read(LIMITS)?).map_err(Problem::form(LIMITS))?;
+    let (promises, mut broken) = parse(&workspace.read(SPEC)?);
+    for promise in promises.iter().filter(|promise| promise.status == "Shipped") {
+        let reasons = reasons_against(promise, evidence, &limits);
+        broken.extend(reasons.into_iter().map(|reason| {
+            format!("{SPEC}:{}: \"{}\" is marked Shipped, but {reason}", promise.line, promise.text)
+        }));
+    }
+    let count = |status| promises.iter().filter(|promise| promise.status == status).count();
+    let basis = format!(
+        "{} shipped, {} unverified, {} planned, held against {}",
+        count("Shipped"),
+        count("Unverified"),
+        count("Planned"),
+        match evidence {
+            Evidence::Names(_) => "the names in the sources (no results as new as they are)",
+            Evidence::Results(_) => "the results of the last test run",
+        }
+    );
+    Ok(Report { basis, broken })
+}
+
+fn reasons_against(promise: &Promise, evidence: &Evidence, limits: &Value) -> Vec<String> {
+    if promise.names.is_empty() {
+        return vec!["it names no test; put the test's name in backticks in the third column".to_owned()];
+    }
+    promise.names.iter().filter_map(|name| reason_against(name, evidence, limits)).collect()
+}
+
+fn reason_against(name: &str, evidence: &Evidence, limits: &Value) -> Option<String> {
+    if let Some(gate) = name.strip_prefix("bench:") {
+        return limits.get(gate).is_none().then(|| format!("{LIMITS} has no gate `{gate}`"));
+    }
+    match evidence {
+        Evidence::Names(names) => {
+            let last = name.rsplit([':', ' ']).next().unwrap_or(name);
+            (!names.contains(last)).then(|| format!("no source has a test or an item `{last}`"))
+        }
+        Evidence::Results(results) => {
+            let runs: Vec<_> = results.runs.iter().filter(|run| run.is_called(name)).collect();
+            if runs.is_empty() {
+                return Some(format!("no test `{name}` ran"));
+            }
+            runs.iter().find_map(|run| match &run.end {
+                End::Passed => None,
+                End::Failed => Some(format!("the test `{}` failed", run.id())),
+                End::Skipped(reason) => Some(format!("the test `{}` was skipped here: {reason}", run.id())),
+            })
+        }
+    }
+}
+
+/// The promises, and complaints about rows that should be one.
+fn parse(spec: &str) -> (Vec<Promise>, Vec<String>) {
+    let (mut promises, mut complaints) = (Vec::new(), Vec::new());
+    let (mut in_code, mut in_status_table) = (false, false);
+    let mut before: Vec<String> = Vec::new();
+    for (index, line) in spec.lines().enumerate() {
+        in_code ^= line.trim_start().starts_with("```");
+        let cells = if in_code { Vec::new() } else { cells(line) };
+        let status = cells.get(1).map(|cell| cell.trim_matches('*').to_owned()).unwrap_or_default();
+        if is_rule(&cells) {
+            in_status_table = before.get(1).is_some_and(|heading| heading.eq_ignore_ascii_case("status"));
+        } else if ["Shipped", "Unverified", "Planned"].contains(&status.as_str()) {
+            let names = cells.get(2).map(|cell| in_backticks(cell)).unwrap_or_default();
+            promises.push(Promise { line: index + 1, text: cells[0].clone(), status, names });
+        } else if in_status_table && !cells.is_empty() {
+            complaints.push(format!(
+                "{SPEC}:{}: the status `{status}` is none of Shipped, Unverified, Planned",
+                index + 1
+            ));
+        }
+        in_status_table &= !cells.is_empty();
+        before = cells;
+    }
+    (promises, complaints)
+}
+
+/// The cells of a table's row; empty if the line is none. `\|` is a bar within a cell.
+fn cells(line: &str) -> Vec<String> {
+    let Some(inner) = line.trim().strip_prefix('|') else { return Vec::new() };
+    let inner = inner.strip_suffix('|').unwrap_or(inner);
+    let protected = inner.replace("\\|", "\u{0}");
+    protected.split('|').map(|cell| cell.trim().replace('\u{0}', "|")).collect()
+}
+
+fn is_rule(cells: &[String]) -> bool {
+    !cells.is_empty() && cells.iter().all(|cell| !cell.is_empty() && cell.trim_matches(['-', ':']).is_empty())
+}
+
+fn in_backticks(cell: &str) -> Vec<String> {
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// Whether a source is newer than the results. A time that can't be read counts as newer.
+fn is_stale(workspace: &Workspace, results: &Path) -> bool {
+    let Ok(ran) = modified(results) else { return true };
+    let Ok(sources) = workspace.sources() else { return true };
+    let newer =
+        |source: &Source| modified(&workspace.root.join(&source.path)).map_or(true, |time| time > ran);
+    sources.iter().any(newer)
+}
+
+fn modified(path: &Path) -> std::io::Result<SystemTime> {
+    fs::metadata(path)?.modified()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test::results::Run;
+
+    const SAMPLE: &str = "\
+# What is promised
+
+| Promise | Status | Proof |
+|---|---|---|
+| Everything is killed at the deadline | Shipped | `run::timeout_kills_everything` |
+| It starts fast | **Shipped** | `bench:start_vs_bwrap_p50`, `start_is_fast` |
+| A \\| in a cell | Planned | |
+| Not a status | shipped | `x` |
+
+| Word | Meaning |
+|---|---|
+| Shipped | said of a promise |
+
+```
+| In code | Shipped | |
+```
+";
+
+    fn promise(names: &[&str]) -> Promise {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Promise { line: 1, text: "p".to_owned(), status: "Shipped".to_owned(), names }
+    }
+
+    fn results(runs: &[(&str, End)]) -> Evidence {
+        let runs = runs
+            .iter()
+            .map(|(name, end)| Run {
+                binary: "cofferdam::run".to_owned(),
+                name: (*name).to_owned(),
+                end: end.clone(),
+            })
+            .collect();
+        Evidence::Results(Results { runner: String::new(), runs })
+    }
+
+    fn reasons(names: &[&str], evidence: &Evidence) -> Vec<String> {
+        reasons_against(&promise(names), evidence, &serde_json::json!({ "start": {} }))
+    }
+
+    #[test]
+    fn a_shipped_promise_without_a_name_is_broken() {
+        assert_eq!(reasons(&[], &results(&[])).len(), 1);
+    }
+
+    #[test]
+    fn a_test_that_did_not_run_failed_or_was_skipped_proves_nothing() {
+        let evidence = results(&[("a", End::Failed), ("b", End::Skipped("no bwrap".to_owned()))]);
+        assert!(reasons(&["nobody"], &evidence)[0].contains("no test `nobody` ran"));
+        assert!(reasons(&["a"], &evidence)[0].contains("failed"));
+        assert!(reasons(&["b"], &evidence)[0].contains("skipped here: no bwrap"));
+    }
+
+    #[test]
+    fn every_name_must_hold_not_just_one() {
+        let evidence = results(&[("a", End::Passed)]);
+        assert_eq!(reasons(&["a", "nobody"], &evidence).len(), 1);
+    }
+
+    #[test]
+    fn a_test_that_passed_proves_it_by_any_end_of_its_path() {
+        let evidence = results(&[("run::timeout_kills_everything", End::Passed)]);
+        assert!(reasons(&["run::timeout_kills_everything"], &evidence).is_empty());
+        assert!(reasons(&["timeout_kills_everything"], &evidence).is_empty());
+        assert_eq!(reasons(&["kills_everything"], &evidence).len(), 1);
+    }
+
+    #[test]
+    fn of_two_tests_with_the_name_both_must_pass() {
+        let evidence = results(&[("container::quota", End::Passed), ("wasm::quota", End::Failed)]);
+        assert_eq!(reasons(&["quota"], &evidence).len(), 1);
+        assert!(reasons(&["container::quota"], &evidence).is_empty());
+    }
+
+    #[test]
+    fn a_gate_must_be_in_the_limits() {
+        assert!(reasons(&["bench:start"], &results(&[])).is_empty());
+        assert_eq!(reasons(&["bench:other"], &results(&[])).len(), 1);
+    }
+
+    #[test]
+    fn without_results_the_test_must_at_least_exist() {
+        let evidence = Evidence::Names(HashSet::from(["quota".to_owned()]));
+        assert!(reasons(&["container::quota"], &evidence).is_empty());
+        assert_eq!(reasons(&["container::other"], &evidence).len(), 1);
+    }
+
+    #[test]
+    fn rows_are_read_and_a_misspelt_status_is_a_complaint() {
+        let (promises, complaints) = parse(SAMPLE);
+        let read: Vec<_> = promises
+            .iter()
+            .map(|promise| (promise.line, promise.status.as_str(), promise.names.len()))
+            .collect();
+        assert_eq!(read, [(5, "Shipped", 1), (6, "Shipped", 2), (7, "Planned", 0)]);
+        assert_eq!(promises[1].names, ["bench:start_vs_bwrap_p50", "start_is_fast"]);
+        assert_eq!(promises[2].text, "A | in a cell");
+        assert_eq!(complaints.len(), 1);
+        assert!(complaints[0].starts_with("SPEC.md:8:"), "{complaints:?}");
+    }
+}

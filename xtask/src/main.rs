@@ -1,0 +1,102 @@
+//! Cofferdam's developer commands, run as `cargo xtask COMMAND`.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | `test` | runs every test, counts the skipped ones, records who passed |
+//! | `check` | formatting, lints, dependencies, and the rules of this workspace |
+//! | `claims` | that each promise of `SPEC.md` names a test that passed |
+//! | `bench` | measurements with gates (`limits.json`) |
+//! | `fuzz` | the targets under `fuzz/` |
+//!
+//! What CI runs are these commands and nothing else, so a green run here is a green run there.
+//! Exit codes: 0 all is well, 1 something was found, 2 the command itself could not do its work.
+
+mod bench;
+mod check;
+mod claims;
+mod fuzz;
+mod problem;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use problem::Problem;
+use workspace::Workspace;
+
+const HELP: &str = "\
+Cofferdam's developer commands
+
+Usage: cargo xtask COMMAND [ARGS…]
+
+  test [ARGS…]      Run every test; ARGS (a name, -p CRATE, -- FLAGS) go to the test runner.
+                    Uses cargo-nextest if it is installed, else cargo test.
+                    Results: target/xtask/results.json (results.partial.json with ARGS).
+  check             Formatting, clippy, cargo-deny, unsafe only where it may be, which crate
+                    may use which, file headers, and the claims of SPEC.md.
+  claims            Each promise marked Shipped in SPEC.md must name a test that passed in the
+                    last `cargo xtask test`, or a gate in limits.json (bench:NAME).
+  bench [NAME]      Build for release, measure, compare with the gates in limits.json.
+      --rounds N      timed rounds (default 60)
+      --warmup N      discarded rounds before them (default 5)
+      --only A,B      measure only these contenders; no gate is judged
+  fuzz [TARGET]     Run the fuzz targets, or one of them.
+      --seconds N     for each target (default 60)
+  help              This text.
+
+Exit codes: 0 all is well, 1 something was found, 2 the command could not do its work.
+";
+
+/// How a command ended, apart from errors: it did its work and found nothing, or found something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing to complain about.
+    Passed,
+    /// The findings have been printed.
+    Failed,
+}
+
+impl From<bool> for Verdict {
+    fn from(passed: bool) -> Self {
+        if passed { Self::Passed } else { Self::Failed }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_else(|| "help".to_owned());
+    match run(&command, &args.collect::<Vec<_>>()) {
+        Ok(Verdict::Passed) => ExitCode::SUCCESS,
+        Ok(Verdict::Failed) => ExitCode::from(1),
+        Err(problem) => {
+            eprintln!("xtask {command}: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: &str, args: &[String]) -> Result<Verdict, Problem> {
+    if args.first().is_some_and(|arg| arg == "--help" || arg == "-h") {
+        print!("{HELP}");
+        return Ok(Verdict::Passed);
+    }
+    match command {
+        "test" => test::run(&Workspace::open()?, args),
+        "check" => no_args(args).and_then(|()| Ok(check::run(&Workspace::open()?))),
+        "claims" => no_args(args).and_then(|()| claims::run(&Workspace::open()?)),
+        "bench" => bench::run(&Workspace::open()?, args),
+        "fuzz" => fuzz::run(&Workspace::open()?, args),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(Verdict::Passed)
+        }
+        _ => Err(Problem::Stop("there is no such command; `cargo xtask help` lists them".to_owned())),
+    }
+}
+
+fn no_args(args: &[String]) -> Result<(), Problem> {
+    match args.first() {
+        None => Ok(()),
+        Some(arg) => Err(Problem::Stop(format!("takes no arguments, but got `{arg}`; leave it out"))),
+    }
+}

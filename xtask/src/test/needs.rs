@@ -1,0 +1,125 @@
+//! What the tests need on this machine, and the Debian package that brings each.
+//!
+//! Without a *required* thing nothing can be built or run, and the command stops. Without another one,
+//! the tests that need it say so and count as skipped.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::problem::Problem;
+
+/// One thing on the machine that tests use.
+struct Need {
+    thing: Thing,
+    /// The Debian package.
+    package: &'static str,
+    /// What it is for, as the end of "needed …".
+    purpose: &'static str,
+    required: bool,
+}
+
+/// How to see whether it is there.
+enum Thing {
+    /// A file at exactly this path.
+    File(&'static str),
+    /// A library that the C compiler finds.
+    Library(&'static str),
+    /// A program in `PATH` or one of the folders for administrators.
+    Program(&'static str),
+}
+
+const NEEDS: &[Need] = &[
+    Need { thing: Thing::Program("cc"), package: "gcc", purpose: "to link Rust programs", required: true },
+    Need {
+        thing: Thing::Library("libc.a"),
+        package: "libc6-dev",
+        purpose: "to link the guest agent statically",
+        required: true,
+    },
+    Need {
+        thing: Thing::File("/usr/bin/python3"),
+        package: "python3",
+        purpose: "as the program in most sandboxes",
+        required: true,
+    },
+    Need {
+        thing: Thing::Program("bwrap"),
+        package: "bubblewrap",
+        purpose: "to run the suite, and the benchmark, against a foreign sandbox",
+        required: false,
+    },
+    Need { thing: Thing::Program("runc"), package: "runc", purpose: "for the OCI backend", required: false },
+    Need {
+        thing: Thing::Program("node"),
+        package: "nodejs",
+        purpose: "for JavaScript programs",
+        required: false,
+    },
+];
+
+/// Names what is missing, with the line that installs it. Stops if something required is.
+pub(crate) fn check() -> Result<(), Problem> {
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !need.thing.is_there()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut packages = Vec::new();
+    for need in &missing {
+        let weight = if need.required { "required" } else { "tests that use it will be skipped" };
+        eprintln!("missing: {}, needed {} ({weight})", need.thing.name(), need.purpose);
+        packages.push(need.package);
+    }
+    let line = format!("apt-get install -y {}", packages.join(" "));
+    eprintln!("On Debian: {line}");
+    if missing.iter().any(|need| need.required) {
+        return Err(Problem::Stop(format!("something required is missing; run `{line}` and try again")));
+    }
+    Ok(())
+}
+
+impl Thing {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::File(name) | Self::Library(name) | Self::Program(name) => name,
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        match self {
+            Self::File(path) => Path::new(path).exists(),
+            Self::Library(name) => compiler_finds(name),
+            Self::Program(name) => {
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                std::env::split_paths(&path)
+                    .chain(["/usr/sbin".into(), "/sbin".into()])
+                    .any(|folder| folder.join(name).is_file())
+            }
+        }
+    }
+}
+
+/// A compiler that doesn't find a library answers with the bare name; one that does, with its path.
+fn compiler_finds(library: &str) -> bool {
+    Command::new("cc")
+        .arg(format!("-print-file-name={library}"))
+        .stderr(Stdio::null())
+        .output()
+        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thing_that_no_machine_has_is_missing() {
+        assert!(!Thing::Program("no-such-program-anywhere").is_there());
+        assert!(!Thing::File("/no/such/file").is_there());
+        assert!(!Thing::Library("libnosuchlibrary.a").is_there());
+    }
+
+    #[test]
+    fn a_shell_is_found() {
+        assert!(Thing::Program("sh").is_there());
+    }
+}
