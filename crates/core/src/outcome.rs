@@ -13,6 +13,17 @@ use crate::policy::{BackendName, PolicyHash, Profile};
 pub struct RunId(String);
 
 impl RunId {
+    /// A new identity: 48 bits of milliseconds since the epoch, then 80 random ones, in Crockford's
+    /// base 32 (the form of a ULID, in lower case).
+    #[must_use]
+    pub fn new(milliseconds: u64, random: [u8; 10]) -> RunId {
+        let high = u128::from(milliseconds & 0xFFFF_FFFF_FFFF) << 80;
+        let number = random.iter().fold(0u128, |sum, &byte| sum << 8 | u128::from(byte)) | high;
+        const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+        let digit = |place: u32| char::from(DIGITS[(number >> (5 * place)) as usize & 31]);
+        RunId(format!("r_{}", (0..26).rev().map(digit).collect::<String>()))
+    }
+
     /// Takes an identity if it has the form of one, so that it is safe as a file's name.
     #[must_use]
     pub fn parse(text: &str) -> Option<RunId> {
@@ -331,6 +342,13 @@ pub struct AuditSpan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn run_ids_sort_by_time_and_read_back() {
+        let (one, two) = (RunId::new(1, [255; 10]), RunId::new(2, [0; 10]));
+        assert!(one < two);
+        assert_eq!(RunId::parse(one.as_str()), Some(one));
+    }
 
     #[test]
     fn a_run_id_is_safe_as_a_file_name() {

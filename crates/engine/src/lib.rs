@@ -1,1 +1,69 @@
-//! To be written.
+//! Takes a request through policy, choice of a backend, run and record.
+//!
+//! - [`run`]: one run, from the request to the Outcome; the order of things is written there.
+//! - [`select`]: the backend for a grant, or a refusal that names every gap.
+//! - [`state`]: what must survive us: locks of runs, and the sweep after a kill.
+//! - [`record`]: the audit log.
+//!
+//! # What this crate must not know
+//!
+//! Which backend it holds, terminals, HTTP, which issuers exist, whether there are other nodes.
+
+pub mod record;
+pub mod run;
+pub mod select;
+pub mod state;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cofferdam_core::audit::{AuditError, AuditSink};
+use cofferdam_core::policy::{Policy, PolicyHash};
+use sha2::{Digest, Sha256};
+
+use select::Candidate;
+use state::{State, StateError};
+
+/// Everything that runs need.
+pub struct Engine {
+    candidates: Vec<Candidate>,
+    state: State,
+    audit: Arc<dyn AuditSink>,
+}
+
+/// The engine can't work here.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The audit log can't be opened.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The state folder can't be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+impl Engine {
+    /// Opens the state folder and the audit log in it.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`] if either can't be used: then nothing may start.
+    pub fn open(candidates: Vec<Candidate>, state: &Path) -> Result<Engine, EngineError> {
+        let state = State::open(state)?;
+        let audit = Arc::new(record::AuditLog::open(state.folder())?);
+        Ok(Engine { candidates, state, audit })
+    }
+
+    /// The boundaries that there are, and those that there could be.
+    #[must_use]
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+}
+
+/// The hash of a policy: SHA-256 of its canonical text.
+#[must_use]
+pub fn policy_hash(policy: &Policy) -> PolicyHash {
+    let digest = Sha256::digest(policy.canonical());
+    PolicyHash(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::check;
@@ -133,6 +134,25 @@ pub fn try_lock_byte(file: &File, byte: i64) -> io::Result<bool> {
 pub fn is_terminal(fd: impl AsFd) -> bool {
     use std::io::IsTerminal;
     fd.as_fd().is_terminal()
+}
+
+/// Whether a descriptor is closed or the null device: nothing will ever be read from it.
+pub fn is_null_device(fd: impl AsFd) -> bool {
+    let Ok(copy) = fd.as_fd().try_clone_to_owned() else { return true };
+    let Ok(found) = File::from(copy).metadata() else { return true };
+    // Character device 1:3: `Documentation/admin-guide/devices.txt`.
+    found.file_type().is_char_device() && found.rdev() == libc::makedev(1, 3)
+}
+
+/// Whether a write of so many bytes would not have to wait: it is small, and there is room.
+pub fn takes_at_once(fd: impl AsFd, bytes: usize) -> bool {
+    if bytes > libc::PIPE_BUF {
+        return false;
+    }
+    let mut poll = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one live structure, as the count says; returns at once.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready == 1 && poll.revents & libc::POLLOUT != 0
 }
 
 /// Random bytes from the kernel.

@@ -25,7 +25,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
 use super::cpu::View;
-use super::ids::{IdBlock, USER};
+use super::ids::IdBlock;
 use super::{Host, interpreter, root};
 use crate::agent::{self, Agent};
 
@@ -128,7 +128,9 @@ fn landlock(host: &Host) -> Option<Ruleset> {
 }
 
 fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
-    AsyncFd::with_interest(fd, Interest::READABLE).map_err(BackendError::host("watch a descriptor"))
+    #[expect(deprecated, reason = "unsound only where the descriptor can change; an OwnedFd's can't")]
+    let watched = AsyncFd::with_interest(fd, Interest::READABLE);
+    watched.map_err(BackendError::host("watch a descriptor"))
 }
 
 /// The set-up's own report, or that there is none.

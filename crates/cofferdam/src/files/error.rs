@@ -74,10 +74,11 @@ impl Source {
 
     /// An error about a place.
     pub(crate) fn error(&self, span: &Span, message: &str, label: &str, help: &str) -> FileError {
+        let span = visible(self.shown.inner(), span);
         FileError {
             message: harmless(message),
             text: Some(Arc::clone(&self.shown)),
-            labels: vec![LabeledSpan::new_with_span(Some(harmless(label)), span.clone())],
+            labels: vec![LabeledSpan::new_primary_with_span(Some(harmless(label)), span)],
             help: harmless(help),
             cause: None,
         }
@@ -126,9 +127,24 @@ impl Source {
         let known: Vec<_> = quoted.collect();
         let help = did_you_mean(key, &known).unwrap_or_else(|| match known.as_slice() {
             [] => "remove it: this table has no keys".to_owned(),
+            [only] => format!("the only key of this table is {only}"),
             known => format!("the keys of this table are {}", known.join(", ")),
         });
         self.error(span, &format!("unknown key `{key}`"), "not a key of this table", &help)
+    }
+}
+
+/// A place that can be underlined: an empty one becomes the letter there, or at a line's end the
+/// letter before.
+fn visible(text: &str, span: &Span) -> Span {
+    if !span.is_empty() {
+        return span.clone();
+    }
+    let (before, after) = text.split_at_checked(span.start).unwrap_or((text, ""));
+    match (before.chars().next_back(), after.chars().next()) {
+        (_, Some(letter)) if letter != '\n' && letter != '\r' => span.start..span.start + letter.len_utf8(),
+        (Some(letter), _) => span.start - letter.len_utf8()..span.start,
+        (None, _) => span.clone(),
     }
 }
 
@@ -140,7 +156,7 @@ pub(crate) fn did_you_mean(word: &str, known: &[&str]) -> Option<String> {
     let near = known.iter().map(|candidate| (distance(word, candidate), candidate)).min()?;
     let (distance, candidate) = near;
     // A third of the letters may be wrong: `memroy` is near `memory`, `x` is near nothing.
-    (distance * 3 <= candidate.len().max(3)).then(|| format!("did you mean `{candidate}`?"))
+    (distance * 3 <= candidate.len().max(word.len()).max(3)).then(|| format!("did you mean `{candidate}`?"))
 }
 
 /// Letters to add, drop, replace or swap with the next, to make one word of the other (optimal

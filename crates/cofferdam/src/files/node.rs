@@ -153,3 +153,87 @@ fn refuse_bad_proxy(proxy: &At<String>, source: &Source) -> Result<(), FileError
     let help = "write `http://`, a host and a port: `http://proxy.example:3128`";
     Err(source.error(&proxy.span, "this is not the address of a proxy", "not a proxy", help))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use cofferdam_core::policy::{Cpus, Profile};
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Node, FileError> {
+        parse(text, &Source::new("node.toml", text))
+    }
+
+    #[track_caller]
+    fn refused(text: &str, summary: &str) {
+        let error = read(text).unwrap_err();
+        assert!(error.summary().starts_with(summary), "{}", error.summary());
+        assert!(!error.fix().is_empty());
+    }
+
+    #[test]
+    fn every_key_arrives() {
+        let node = read(
+            r#"
+            state = "/var/lib/cofferdam"
+            resolver = ["10.0.0.53:53", "[::1]:53"]
+            extra_roots = ["/etc/ssl/corp.pem"]
+            upstream_proxy = "http://proxy.corp.example:3128"
+            private_hosts = ["db.internal", "mirror.corp.example"]
+            [ceiling]
+            memory = "4GiB"
+            timeout = "1h"
+            cpus = 2
+            pids = 1000
+            disk = "2GiB"
+            files = 1_000_000
+            profiles = ["untrusted", "internal"]
+            "#,
+        )
+        .unwrap();
+        assert_eq!(node.state.as_deref(), Some(Path::new("/var/lib/cofferdam")));
+        assert_eq!(
+            node.resolver,
+            Resolver::Servers(vec!["10.0.0.53:53".parse().unwrap(), "[::1]:53".parse().unwrap()])
+        );
+        assert_eq!(node.extra_roots, [Path::new("/etc/ssl/corp.pem")]);
+        assert_eq!(node.upstream_proxy.as_deref(), Some("http://proxy.corp.example:3128"));
+        assert_eq!(node.private_hosts.len(), 2);
+        assert_eq!(node.ceiling.limits.memory_bytes, Some(4 << 30));
+        assert_eq!(node.ceiling.limits.cpus, Cpus::from_thousandths(2000));
+        assert_eq!(node.ceiling.limits.files, Some(1_000_000));
+        assert_eq!(node.ceiling.profiles, Some([Profile::Internal, Profile::Untrusted].into()));
+        assert_eq!(read("resolver = \"system\"").unwrap().resolver, Resolver::System);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_its_place() {
+        refused("[ceiling]\nmemroy = \"1GiB\"\n", "node.toml:2:1: unknown key `memroy`");
+        refused("[ceiling]\nmemory = 4\n", "node.toml:2:10: `4` has no unit");
+        refused("[ceiling]\nprofiles = []\n", "node.toml:2:12: without a profile");
+        refused("[ceiling]\nprofiles = [\"any\"]\n", "node.toml:2:13: `any` is not a profile");
+        refused("[ceiling]\ngrace = \"1s\"\n", "node.toml:2:1: unknown key `grace`");
+        refused("state = \"here\"\n", "node.toml:1:9: the path is relative");
+        refused("extra_roots = [\"/a\", \"b\"]\n", "node.toml:1:22: the path is relative");
+        refused("resolver = \"10.0.0.53\"\n", "node.toml:1:12: ");
+        refused("resolver = [\"10.0.0.53\"]\n", "node.toml:1:12: ");
+        refused("private_hosts = [\"*\"]\n", "node.toml:1:18: `*` is too broad");
+        for proxy in ["proxy:3128", "http://proxy", "http://proxy:0", "http://u:p@proxy:1", "http://proxy:1/x", ""] {
+            refused(&format!("upstream_proxy = \"{proxy}\"\n"), "node.toml:1:18: this is not the address");
+        }
+    }
+
+    #[test]
+    fn the_first_file_that_is_there_is_the_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["none", "first", "second"].map(|name| folder.path().join(name));
+        assert_eq!(load_node(&paths).unwrap(), Node::default());
+        fs::write(&paths[2], "state = \"/second\"").unwrap();
+        fs::write(&paths[1], "state = \"/first\"").unwrap();
+        assert_eq!(load_node(&paths).unwrap().state.as_deref(), Some(Path::new("/first")));
+        fs::write(&paths[1], "state = 1").unwrap();
+        assert!(load_node(&paths).is_err(), "a file that is there is not passed over");
+    }
+}

@@ -19,6 +19,7 @@ use super::words::{
 /// or has the default that `cofferdam policy show` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Policy")]
 pub(crate) struct PolicyFile {
     /// The version of this format.
     pub(crate) version: At<Version>,
@@ -63,6 +64,7 @@ pub(crate) struct PolicyFile {
 /// Ceilings on one run. All are enforced or refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Limits")]
 pub(crate) struct LimitsTable {
     /// Wall-clock time of the program; everything is killed at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,9 +104,10 @@ pub(crate) struct LimitsTable {
     pub(crate) hosts: Option<At<Count>>,
 }
 
-/// The files that the program sees.
+/// The files that the program sees. Not available in this version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Files")]
 pub(crate) struct FilesTable {
     /// The folder that is shown as the working directory, relative to this file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,6 +126,7 @@ pub(crate) struct FilesTable {
 /// A file or folder of the host that is shown read-only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Input")]
 pub(crate) struct InputTable {
     /// Its path on the host, relative to this file.
     pub(crate) host: String,
@@ -134,6 +138,7 @@ pub(crate) struct InputTable {
 /// The program's environment, beyond what the sandbox itself sets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Environment")]
 pub(crate) struct EnvironmentTable {
     /// Variables with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -146,6 +151,7 @@ pub(crate) struct EnvironmentTable {
 /// Where the program may connect.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Network")]
 pub(crate) struct NetworkTable {
     /// Permissions; what none of them names is denied.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,6 +161,7 @@ pub(crate) struct NetworkTable {
 /// One permission to connect: HTTP over TLS on port 443, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Rule")]
 pub(crate) struct RuleTable {
     /// The rule's name, for the audit and for messages.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,6 +194,7 @@ pub(crate) struct RuleTable {
 /// A credential that is minted for the run and ends with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Credential")]
 pub(crate) struct CredentialTable {
     /// The name by which rules refer to it.
     pub(crate) name: At<Name>,
@@ -220,6 +228,7 @@ pub(crate) struct CredentialTable {
 /// The answers to names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Dns")]
 pub(crate) struct DnsTable {
     /// What is answered for a name that no rule allows.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,6 +238,7 @@ pub(crate) struct DnsTable {
 /// What is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "Audit")]
 pub(crate) struct AuditTable {
     /// Whether requests that were allowed are recorded, and not the denied ones alone.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -321,12 +321,14 @@ impl Ceiling {
     }
 }
 
-/// Adds variables; one of a name that is already there replaces it.
+/// Adds variables; one of a name that is already there replaces it. They are kept in the order of
+/// their names, so that policies that say the same have the same canonical text.
 fn replace_by_name(below: &mut Vec<Variable>, above: &[Variable]) {
     for variable in above {
         below.retain(|old| old.name() != variable.name());
         below.push(variable.clone());
     }
+    below.sort();
 }
 
 #[cfg(test)]

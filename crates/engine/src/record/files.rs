@@ -82,7 +82,11 @@ impl Folder {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
                 Ok(file) => {
-                    only_ours(&file.metadata()?, self.0.metadata()?.uid())?;
+                    let found = file.metadata()?;
+                    only_ours(&found, self.0.metadata()?.uid())?;
+                    if found.nlink() != 1 {
+                        return Err(refused("it has a second name"));
+                    }
                     return Ok(file);
                 }
             }
@@ -95,7 +99,7 @@ impl Folder {
     }
 }
 
-/// Opens a file that exists, if it is a regular one with this one name.
+/// Opens a file that exists, if it is a regular one.
 ///
 /// The name is looked at before, so that opening neither follows a link nor waits for a pipe, and
 /// after, so that what was opened is what was looked at.
@@ -107,9 +111,6 @@ fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let (named, opened) = (path.symlink_metadata()?, file.metadata()?);
     if (named.dev(), named.ino()) != (opened.dev(), opened.ino()) {
         return Err(refused("it was replaced while it was opened"));
-    }
-    if opened.nlink() != 1 {
-        return Err(refused("it has a second name"));
     }
     Ok(file)
 }
@@ -225,8 +226,8 @@ mod tests {
     fn refusal(prepare: impl Fn(&Path)) -> String {
         let state = tempfile::tempdir().unwrap();
         prepare(state.path());
-        let opened = Folder::prepare(state.path())
-            .and_then(|folder| folder.write(&folder.log(), true).map(|_| ()));
+        let opened =
+            Folder::prepare(state.path()).and_then(|folder| folder.write(&folder.log(), true).map(|_| ()));
         match opened {
             Err(AuditError::Io { path, source, .. }) => {
                 assert!(path.starts_with(&state.path().display().to_string()), "{path}");
@@ -251,10 +252,7 @@ mod tests {
             }),
             "other users can write to it"
         );
-        assert_eq!(
-            refusal(|state| symlink("/nowhere", folder(state)).unwrap()),
-            "it is not a regular file"
-        );
+        assert_eq!(refusal(|state| symlink("/nowhere", folder(state)).unwrap()), "it is not a regular file");
         assert_eq!(refusal(|state| fs::create_dir(folder(state)).unwrap()), "it is not a regular file");
         assert_eq!(
             refusal(|state| {

@@ -15,6 +15,9 @@ use super::line::Hash;
 /// The width of the file: more than the longest head.
 pub(super) const HEAD_BYTES: usize = 256;
 
+/// What no number of a log can reach, so that counting on from a forged head can't overflow.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// Where a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
@@ -39,20 +42,13 @@ impl Head {
         self.lost > 0 || self.torn > 0
     }
 
-    /// Whether both are the same place in the same log.
-    pub(super) fn ends_like(&self, other: &Head) -> bool {
-        (self.seq, self.bytes, self.hash) == (other.seq, other.bytes, other.hash)
-    }
-
     /// The whole file.
     pub(super) fn render(&self) -> [u8; HEAD_BYTES] {
         let Head { seq, bytes, hash, lost, torn } = self;
         let mut text = String::with_capacity(HEAD_BYTES);
         // Writing to a String can't fail.
-        let _ = write!(
-            text,
-            r#"{{"seq":{seq},"bytes":{bytes},"hash":"{hash}","lost":{lost},"torn":{torn}}}"#
-        );
+        let _ =
+            write!(text, r#"{{"seq":{seq},"bytes":{bytes},"hash":"{hash}","lost":{lost},"torn":{torn}}}"#);
         let mut file = [b' '; HEAD_BYTES];
         for (byte, text) in file.iter_mut().zip(text.bytes()) {
             *byte = text;
@@ -64,13 +60,13 @@ impl Head {
     /// Reads a whole file, if every byte of it is as [`render`](Head::render) writes it.
     pub(super) fn parse(file: &[u8]) -> Option<Head> {
         let mut rest = std::str::from_utf8(file).ok()?;
-        let seq = take(&mut rest, "{\"seq\":", ",")?.parse().ok()?;
-        let bytes = take(&mut rest, "\"bytes\":", ",")?.parse().ok()?;
+        let seq: u64 = take(&mut rest, "{\"seq\":", ",")?.parse().ok()?;
+        let bytes: u64 = take(&mut rest, "\"bytes\":", ",")?.parse().ok()?;
         let hash = take(&mut rest, "\"hash\":\"sha256:", "\",")?;
         let lost = take(&mut rest, "\"lost\":", ",")?.parse().ok()?;
         let torn = take(&mut rest, "\"torn\":", "}")?.parse().ok()?;
         let head = Head { seq, bytes, hash: Hash::from_hex(hash.as_bytes())?, lost, torn };
-        (head.render() == file).then_some(head)
+        (seq.max(bytes) < NUMBER_MAX && head.render() == file).then_some(head)
     }
 }
 
@@ -106,13 +102,21 @@ fn take<'a>(rest: &mut &'a str, before: &str, end: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    const FULL: Head = Head { seq: u64::MAX, bytes: u64::MAX, lost: u64::MAX, torn: u64::MAX, ..Head::EMPTY };
+    const FULL: Head =
+        Head { seq: NUMBER_MAX - 1, bytes: NUMBER_MAX - 1, lost: u64::MAX, torn: u64::MAX, ..Head::EMPTY };
 
     #[test]
     fn the_longest_head_fits_and_reads_back() {
         for head in [Head::EMPTY, FULL] {
             assert_eq!(Head::parse(&head.render()), Some(head));
             assert!(head.render().ends_with(b" \n"));
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_log_reaches_are_refused() {
+        for head in [Head { seq: NUMBER_MAX, ..FULL }, Head { bytes: u64::MAX, ..FULL }] {
+            assert_eq!(Head::parse(&head.render()), None);
         }
     }
 

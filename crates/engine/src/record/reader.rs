@@ -21,7 +21,7 @@ use super::report::Report;
 
 /// Checks a whole log: form, numbers, hashes, links, and the head file.
 ///
-/// No log at all is one without events. Everything that is wrong with the log is a [`Finding`].
+/// No log at all is one without events. Everything that is wrong with the log is a [finding](Report::findings).
 ///
 /// # Errors
 ///

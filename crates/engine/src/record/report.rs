@@ -13,7 +13,7 @@ pub struct Report {
     pub runs: usize,
     /// The hash of the last of them.
     pub head: Hash,
-    /// What was found, in the order of the log; the first thousand.
+    /// What was found: by line, then missing events, then the head. The first thousand.
     pub findings: Vec<Finding>,
     /// How many more there were.
     pub more_findings: u64,

@@ -289,6 +289,20 @@ fn a_last_event_that_is_not_the_one_that_was_written_stops_a_writer() {
 }
 
 #[test]
+fn a_head_that_went_on_without_its_log_stops_a_writer() {
+    let state = two_runs();
+    let open = AuditLog::open(state.path()).unwrap();
+    let (_, head) = paths(&state);
+    let good = Head::parse(&fs::read(&head).unwrap()).unwrap();
+    for forged in [Head { seq: 7, ..good }, Head { seq: u64::MAX / 2 - 1, ..good }, Head { bytes: 1, ..good }]
+    {
+        fs::write(&head, forged.render()).unwrap();
+        let refused = open.append(&run(1), &end());
+        assert!(matches!(refused, Err(AuditError::Changed { seq }) if seq == forged.seq), "{refused:?}");
+    }
+}
+
+#[test]
 fn what_a_writer_left_that_died_before_the_head_is_adopted() {
     let state = two_runs();
     let (_, head) = paths(&state);
@@ -423,12 +437,12 @@ fn a_full_disk_leaves_the_log_as_it_was_and_the_loss_is_told_later() {
 fn whatever_else_fails_on_the_way_back_the_log_still_verifies() {
     const ROOM: usize = 1 << 20;
     for (room, head_fails, cut_fails, gaps) in [
-        (100, &[][..], true, 1),         // the torn line stays, until the next append
-        (100, &[true], false, 0),        // the loss can't even be counted
-        (100, &[true], true, 1),         //
+        (100, &[][..], true, 1),          // the torn line stays, until the next append
+        (100, &[true], false, 0),         // the loss can't even be counted
+        (100, &[true], true, 1),          //
         (ROOM, &[true, false], false, 1), // the head can't be written: the line goes
-        (ROOM, &[true, false], true, 1), // … and can't go: it is adopted
-        (ROOM, &[true, true], false, 0), // the old head can't either: the line stays, adopted
+        (ROOM, &[true, false], true, 1),  // … and can't go: it is adopted
+        (ROOM, &[true, true], false, 0),  // the old head can't either: the line stays, adopted
     ] {
         let state = append_and_fail(room, head_fails, cut_fails);
         assert_eq!(gaps_afterwards(&state).len(), gaps, "{room} {head_fails:?} {cut_fails}");
@@ -513,7 +527,8 @@ fn a_reader_beside_writers_never_sees_a_half_written_event() {
 fn hostile_labels_stay_on_one_line_that_no_terminal_obeys() {
     let state = tempfile::tempdir().unwrap();
     let log = AuditLog::open(state.path()).unwrap();
-    let hostile = "\"}\n{\"seq\":1,\"event\":\"task.end\"}\r\n\u{1b}]52;c;eA==\u{7}\u{2028}\u{85}\u{202e}\0\u{9b}2J";
+    let hostile =
+        "\"}\n{\"seq\":1,\"event\":\"task.end\"}\r\n\u{1b}]52;c;eA==\u{7}\u{2028}\u{85}\u{202e}\0\u{9b}2J";
     log.append(&run(1), &labelled(&[(hostile, hostile)])).unwrap();
     let program = hostile.to_owned();
     log.append(&run(2), &Event::TaskStart { program, labels: BTreeMap::new() }).unwrap();

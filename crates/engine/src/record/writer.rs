@@ -76,10 +76,11 @@ impl<S: Storage> Writer<S> {
     /// Reads the head and makes the log end where it says, or says why that can't be.
     fn settle(&mut self) -> Result<Head, AuditError> {
         let head = self.read_head()?;
-        match (head.seq.cmp(&self.seen.seq), head.ends_like(&self.seen)) {
+        match (head.seq.cmp(&self.seen.seq), head.bytes.cmp(&self.seen.bytes)) {
             (Ordering::Less, _) => return Err(AuditError::Cut { head: self.seen.seq, last: head.seq }),
-            (Ordering::Equal, false) => return Err(AuditError::Changed { seq: head.seq }),
-            (Ordering::Equal, true) | (Ordering::Greater, _) => {}
+            (Ordering::Equal, Ordering::Equal) if head.hash == self.seen.hash => {}
+            (Ordering::Greater, Ordering::Greater) => {}
+            _ => return Err(AuditError::Changed { seq: head.seq }),
         }
         let bytes = self.log_bytes()?;
         let head = match bytes.cmp(&head.bytes) {

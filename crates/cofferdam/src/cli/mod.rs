@@ -1,0 +1,263 @@
+//! The command line: what can be typed, and which file does it.
+
+mod audit;
+mod doctor;
+mod gc;
+mod policy;
+mod run;
+mod schema;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::files::{FileError, Node, load_node};
+use crate::host;
+
+/// The exit code of whatever is refused, wrongly used or our own fault.
+pub(crate) const REFUSED: u8 = 125;
+
+/// Runs code that an agent wrote, inside the boundary that its risk calls for.
+#[derive(Debug, Parser)]
+#[command(name = "cofferdam", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cofferdam run --profile internal script.py          run a script in a container
+  cofferdam run --profile internal -c 'print(1+1)'    run a line of Python
+  cofferdam run --profile internal -- make test       run any command
+  cofferdam doctor                                    what this machine can enforce
+
+The default profile is `untrusted`: it never runs in a container. Say `--profile internal` if
+nobody outside controls the program or what it reads.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program in a sandbox
+    Run(Box<run::RunArgs>),
+    /// Show what this machine can enforce, why not, and how to mend it
+    Doctor {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check a policy file, or show the policy that a run would be judged by
+    Policy {
+        #[command(subcommand)]
+        command: PolicyCommand,
+    },
+    /// Print the JSON Schema of a file or an output
+    Schema {
+        /// Which
+        what: Schema,
+    },
+    /// Show the audit log, or verify that nobody changed it
+    Audit {
+        #[command(subcommand)]
+        command: AuditCommand,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Remove what killed runs left (every other command does so too)
+    Gc,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    /// Read policy files and say what is wrong with them, and where
+    Check {
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Show the policy that a run would be judged by: defaults, your own, this file, the node's ceiling
+    Show {
+        /// A policy file
+        file: Option<PathBuf>,
+        /// Print JSON instead of TOML
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum AuditCommand {
+    /// Show the events of a run
+    Show {
+        /// A run's id, `last`, or `all`
+        #[arg(default_value = "last")]
+        run: String,
+        /// Print the log's own lines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look for edits, gaps, reordering and a cut tail
+    Verify,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Schema {
+    /// What `run --json` prints
+    Outcome,
+    /// The policy file
+    Policy,
+}
+
+/// Does what was typed, and gives the exit code.
+pub(crate) fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = match parse(&words) {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error, &words),
+    };
+    set_up_reports();
+    let code = match cli.command {
+        Command::Run(args) => run::main(*args),
+        Command::Doctor { json } => with_output(|out| doctor::main(json, out)),
+        Command::Policy { command } => with_output(|out| policy_command(command, out)),
+        Command::Schema { what } => with_output(|out| schema_command(what, out)),
+        Command::Audit { command } => with_output(|out| audit_command(command, out)),
+        Command::Completions { shell } => with_output(|out| {
+            clap_complete::generate(shell, &mut Cli::command(), "cofferdam", out);
+            Ok(0)
+        }),
+        Command::Gc => with_output(gc::main),
+    };
+    ExitCode::from(code)
+}
+
+/// Reads the command line. A `--` before any program begins the sandbox's own command; one after
+/// it is an argument like any other, which is what clap takes it for.
+fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
+    if let Some(at) = words.iter().position(|word| word == "--")
+        && let Ok(Cli { command: Command::Run(mut args) }) = Cli::try_parse_from(&words[..at])
+        && args.names_no_program()
+    {
+        args.take_command(&words[at + 1..]);
+        return Ok(Cli { command: Command::Run(args) });
+    }
+    Cli::try_parse_from(words)
+}
+
+/// Help and version are what was asked for; everything else is wrong usage, which `run --json`
+/// reports as an Outcome too.
+fn wrong_usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print(); // the reader may have gone
+        return ExitCode::SUCCESS;
+    }
+    let before_command = words.iter().skip(1).take_while(|word| *word != "--");
+    let mut typed = before_command.filter_map(|word| word.to_str());
+    if typed.next() == Some("run") && typed.any(|word| word == "--json") {
+        run::report_wrong_usage(&error.render().to_string());
+    } else {
+        let _ = error.print();
+    }
+    ExitCode::from(REFUSED)
+}
+
+/// How `miette` draws the place of an error in a file: with colours and lines where a person sees
+/// them, plainly elsewhere.
+fn set_up_reports() {
+    use std::io::IsTerminal;
+    let plain = !io::stderr().is_terminal() || std::env::var_os("NO_COLOR").is_some();
+    let _ = miette::set_hook(Box::new(move |_| {
+        let theme = if plain { miette::GraphicalTheme::unicode_nocolor() } else { miette::GraphicalTheme::unicode() };
+        Box::new(miette::GraphicalReportHandler::new_themed(theme).with_width(100))
+    }));
+}
+
+/// What a command that isn't a run can end with.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What couldn't be done and why.
+    pub(crate) message: String,
+    /// What to do next.
+    pub(crate) fix: Option<String>,
+}
+
+impl Failure {
+    /// A failure without advice of its own.
+    pub(crate) fn of(error: &dyn std::error::Error) -> Self {
+        Failure { message: crate::report::chain(error), fix: None }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure { message: format!("could not write the output: {error}"), fix: None }
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        Failure { message: format!("{:?}", miette::Report::new(error)), fix: None }
+    }
+}
+
+/// Runs a command with buffered output, and says on standard error what went wrong.
+fn with_output(command: impl FnOnce(&mut dyn Write) -> Result<u8, Failure>) -> u8 {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let result = command(&mut out).and_then(|code| out.flush().map(|()| code).map_err(Failure::from));
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            crate::report::complain(&failure.message, failure.fix.as_deref());
+            REFUSED
+        }
+    }
+}
+
+fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Failure> {
+    match command {
+        PolicyCommand::Check { files } => {
+            let right = policy::check(&files, &|name| std::env::var_os(name), out)?;
+            Ok(if right { 0 } else { REFUSED })
+        }
+        PolicyCommand::Show { file, json } => {
+            let (policy, rest) = run::effective_policy(file.as_deref())?;
+            let form = if json { policy::Form::Json } else { policy::Form::Toml };
+            policy::show(&policy, &rest, form, out).map_err(|error| Failure::of(&error))?;
+            Ok(0)
+        }
+    }
+}
+
+fn schema_command(what: Schema, out: &mut dyn Write) -> Result<u8, Failure> {
+    let schema = match what {
+        Schema::Outcome => schema::schema_outcome(),
+        Schema::Policy => schema::schema_policy(),
+    };
+    serde_json::to_writer_pretty(&mut *out, &schema).map_err(|error| Failure::of(&error))?;
+    writeln!(out)?;
+    Ok(0)
+}
+
+fn audit_command(command: AuditCommand, out: &mut dyn Write) -> Result<u8, Failure> {
+    let state = host::state_folder(&node()?);
+    match command {
+        AuditCommand::Show { run, json } => {
+            audit::show(&state, &run, json, out).map_err(|error| Failure::of(&error))?;
+            Ok(0)
+        }
+        AuditCommand::Verify => {
+            let whole = audit::verify(&state, out).map_err(|error| Failure::of(&error))?;
+            Ok(if whole { 0 } else { REFUSED })
+        }
+    }
+}
+
+/// The operator's settings for this node.
+fn node() -> Result<Node, FileError> {
+    load_node(&host::operator_files("node.toml"))
+}

@@ -1,0 +1,175 @@
+//! The streams of a run: passed through byte for byte, or captured head and tail.
+//!
+//! Nothing here may wait on the runtime's own thread, which holds the deadline: what could wait
+//! (a full pipe, a terminal, standard input) is done on another.
+
+mod input;
+mod spool;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use cofferdam_core::backend::{Boxed, Output};
+use cofferdam_engine::run::Streams;
+use cofferdam_sys::fd;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Mutex;
+
+use input::Input;
+pub(crate) use spool::Spool;
+
+/// A run's streams.
+pub(crate) struct Console {
+    sink: Sink,
+    input: Input,
+    signals: Mutex<Signals>,
+}
+
+/// Where output goes.
+enum Sink {
+    /// To our own standard output and error.
+    Passed([Arc<Passed>; 2]),
+    /// Into memory, bounded.
+    Captured([std::sync::Mutex<Spool>; 2]),
+}
+
+/// One of our own output streams, and how much went there.
+struct Passed {
+    file: File,
+    bytes: std::sync::atomic::AtomicU64,
+}
+
+/// What became of one stream, for the report.
+pub(crate) enum Kept {
+    /// It was passed through: so many bytes.
+    Passed(u64),
+    /// It was captured.
+    Captured(Spool),
+}
+
+impl Console {
+    /// Streams that are passed through; standard input too if `stdin`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said about duplicating a descriptor or watching for signals.
+    pub(crate) fn passing(stdin: bool) -> io::Result<Self> {
+        let stdout = Passed::new(io::stdout().as_fd().try_clone_to_owned()?.into());
+        let stderr = Passed::new(io::stderr().as_fd().try_clone_to_owned()?.into());
+        Console::new(Sink::Passed([stdout, stderr]), stdin)
+    }
+
+    /// Streams that are captured.
+    ///
+    /// # Errors
+    ///
+    /// As [`Console::passing`].
+    pub(crate) fn capturing(stdin: bool) -> io::Result<Self> {
+        let spool = || Spool::new().map(std::sync::Mutex::new);
+        Console::new(Sink::Captured([spool()?, spool()?]), stdin)
+    }
+
+    fn new(sink: Sink, stdin: bool) -> io::Result<Self> {
+        let input = if stdin { Input::standard() } else { Input::empty() };
+        Ok(Console { sink, input, signals: Mutex::new(Signals::new()?) })
+    }
+
+    /// What became of standard output and standard error.
+    pub(crate) fn into_kept(self) -> [Kept; 2] {
+        match self.sink {
+            Sink::Passed(streams) => streams.map(|stream| {
+                Kept::Passed(stream.bytes.load(std::sync::atomic::Ordering::Relaxed))
+            }),
+            Sink::Captured(spools) => spools.map(|spool| {
+                Kept::Captured(spool.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+            }),
+        }
+    }
+}
+
+impl Passed {
+    fn new(file: File) -> Arc<Self> {
+        Arc::new(Passed { file, bytes: 0.into() })
+    }
+
+    /// Writes bytes, on another thread if that could wait.
+    async fn write(self: &Arc<Self>, bytes: Vec<u8>) -> io::Result<()> {
+        self.bytes.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        if fd::takes_at_once(self.file.as_fd(), bytes.len()) {
+            return (&self.file).write_all(&bytes);
+        }
+        let stream = Arc::clone(self);
+        let writing = tokio::task::spawn_blocking(move || (&stream.file).write_all(&bytes));
+        writing.await.map_err(io::Error::other)?
+    }
+}
+
+impl Streams for Console {
+    fn accept(&self, output: Output) -> Boxed<'_, io::Result<()>> {
+        let (which, bytes) = match output {
+            Output::Stdout(bytes) => (0, bytes),
+            Output::Stderr(bytes) => (1, bytes),
+        };
+        Box::pin(async move {
+            match &self.sink {
+                Sink::Passed(streams) => streams[which].write(bytes).await,
+                Sink::Captured(spools) => match spools[which].lock() {
+                    Ok(mut spool) => spool.push(&bytes),
+                    Err(_) => Err(io::Error::other("a capture was left half-written")),
+                },
+            }
+        })
+    }
+
+    fn has_input(&self) -> bool {
+        self.input.is_there()
+    }
+
+    fn input(&self) -> Boxed<'_, Option<Vec<u8>>> {
+        Box::pin(self.input.next())
+    }
+
+    fn interrupt(&self) -> Boxed<'_, i32> {
+        Box::pin(async move { self.signals.lock().await.next().await })
+    }
+
+    fn dropped(&self) -> [u64; 2] {
+        match &self.sink {
+            Sink::Passed(_) => [0, 0],
+            Sink::Captured(spools) => {
+                spools.each_ref().map(|spool| spool.lock().map_or(0, |spool| spool.dropped()))
+            }
+        }
+    }
+}
+
+/// The signals by which somebody asks a program in the foreground to end.
+struct Signals {
+    hangup: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> i32 {
+        let kind = tokio::select! {
+            _ = self.hangup.recv() => SignalKind::hangup(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.quit.recv() => SignalKind::quit(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        };
+        kind.as_raw_value()
+    }
+}

@@ -1,0 +1,70 @@
+//! What this machine offers: the backends of this build, and where the state is.
+
+use std::env;
+use std::path::PathBuf;
+
+use cofferdam_backends::container::Container;
+use cofferdam_core::policy::BackendName;
+use cofferdam_engine::select::{Absent, Candidate};
+use cofferdam_sys::process;
+
+use crate::files::Node;
+
+/// Every backend that there is a name for: those of this build, and of the others why not.
+pub(crate) fn candidates() -> Vec<Candidate> {
+    BackendName::ALL
+        .iter()
+        .map(|&name| Candidate {
+            name,
+            backend: match name {
+                BackendName::Container => Ok(Box::new(Container::probe()) as _),
+                other => Err(not_built(other)),
+            },
+        })
+        .collect()
+}
+
+/// A backend that this version doesn't have. Honest about there being nothing to install.
+fn not_built(name: BackendName) -> Absent {
+    let (what, instead) = match name {
+        BackendName::Gvisor => ("gVisor", "--profile internal --backend container is what there is"),
+        BackendName::Hosted => ("hosted sandboxes", "run it on this host"),
+        BackendName::Kata => ("Kata", "--profile internal --backend container is what there is"),
+        BackendName::Microvm => ("microVMs", "it comes with a later version"),
+        BackendName::Wasm => ("WebAssembly", "it comes with a later version"),
+        BackendName::Container => ("containers", "use a build with the `container` feature"),
+    };
+    Absent { why: format!("this version has no {what} yet"), fix: instead.to_owned() }
+}
+
+/// Where runs and the audit log are kept: `COFFERDAM_STATE`, else what `node.toml` says, else the
+/// usual place for root or for a user.
+pub(crate) fn state_folder(node: &Node) -> PathBuf {
+    if let Some(folder) = env::var_os("COFFERDAM_STATE").filter(|folder| !folder.is_empty()) {
+        return folder.into();
+    }
+    if let Some(folder) = &node.state {
+        return folder.clone();
+    }
+    if process::effective_user() == 0 {
+        return "/var/lib/cofferdam".into();
+    }
+    base_folder("XDG_STATE_HOME", ".local/state").join("cofferdam")
+}
+
+/// The places in which an operator's file may be, the system's first: a user's own can't replace it.
+pub(crate) fn operator_files(name: &str) -> Vec<PathBuf> {
+    vec![PathBuf::from("/etc/cofferdam").join(name), users_file(name)]
+}
+
+/// A file of the user's own configuration.
+pub(crate) fn users_file(name: &str) -> PathBuf {
+    base_folder("XDG_CONFIG_HOME", ".config").join("cofferdam").join(name)
+}
+
+/// A folder of the XDG base directory specification: the variable if it is an absolute path, else
+/// the default below the home.
+fn base_folder(variable: &str, default: &str) -> PathBuf {
+    let named = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    named.unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/".into())).join(default))
+}

@@ -1,0 +1,230 @@
+//! What people and programs read about a run: the JSON Outcome, the closing line, complaints.
+//!
+//! Errors are translated here, once: to a message, advice, and an exit code.
+
+pub(crate) mod outcome;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use cofferdam_core::outcome::{Cancel, End, Fault, FaultCode, Outcome, Ran, RunId, Times, Usage};
+use cofferdam_engine::EngineError;
+
+use crate::console::{Kept, Spool};
+use crate::files::FileError;
+use outcome::{Captured, OutcomeJson, Stream};
+
+impl Captured for Spool {
+    fn bytes(&self) -> u64 {
+        Spool::bytes(self)
+    }
+
+    fn dropped(&self) -> u64 {
+        Spool::dropped(self)
+    }
+
+    fn for_each_chunk(&self, f: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        Spool::for_each_chunk(self, f)
+    }
+}
+
+/// The JSON form of an Outcome.
+pub(crate) fn json<'a>(outcome: &'a Outcome, kept: &'a [Kept; 2]) -> OutcomeJson<'a> {
+    let stream = |kept: &'a Kept| match kept {
+        Kept::Passed(bytes) => Stream::PassedThrough(*bytes),
+        Kept::Captured(spool) => Stream::Captured(spool),
+    };
+    OutcomeJson::from(outcome).with_output(stream(&kept[0]), stream(&kept[1]))
+}
+
+/// The Outcome of a request that never became a run.
+pub(crate) fn never_ran(run: &RunId, labels: BTreeMap<String, String>, fault: Fault) -> Outcome {
+    Outcome {
+        run: run.clone(),
+        labels,
+        started: SystemTime::now(),
+        profile: None,
+        backend: None,
+        why_backend: None,
+        end: End::Refused,
+        ran: Ran::No,
+        error: Some(fault),
+        hints: vec![],
+        times: Times::default(),
+        usage: Usage::default(),
+        limits_hit: BTreeSet::new(),
+        left_processes: 0,
+        enforced: BTreeSet::new(),
+        gaps: vec![],
+        policy: None,
+        audit: None,
+    }
+}
+
+/// The state folder or the audit log can't be used: nothing starts.
+pub(crate) fn state_fault(error: &EngineError, state: &Path) -> Fault {
+    let (code, fix) = match error {
+        EngineError::Audit(_) => (
+            FaultCode::AuditUnavailable,
+            "see `cofferdam audit verify`; make room for the log or make its folder writable".to_owned(),
+        ),
+        EngineError::State(_) => (
+            FaultCode::HostError,
+            format!("make {} writable, or set COFFERDAM_STATE to a folder that is", state.display()),
+        ),
+    };
+    Fault { code, message: chain(error), fix: Some(fix) }
+}
+
+/// An error with everything that caused it, in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Says on standard error what couldn't be done and what to do next.
+pub(crate) fn complain(message: &str, fix: Option<&str>) {
+    let mut err = io::stderr().lock();
+    let paint = Paint::for_stderr();
+    // Nobody is left to tell if standard error can't be written.
+    let _ = writeln!(err, "{}cofferdam:{} {}", paint.bad, paint.plain, inert(message));
+    if let Some(fix) = fix {
+        let _ = writeln!(err, "  {}to mend it:{} {}", paint.good, paint.plain, inert(fix));
+    }
+}
+
+/// Says what is wrong with a file, and where in it.
+pub(crate) fn complain_about_file(error: FileError) {
+    let _ = writeln!(io::stderr().lock(), "{:?}", miette::Report::new(error)); // as above
+}
+
+/// What a person reads at the end of a run: the closing line on a terminal, and without one
+/// whatever the exit code alone wouldn't say.
+pub(crate) fn for_a_person(outcome: &Outcome, quiet: bool) {
+    if let Some(fault) = &outcome.error {
+        complain(&fault.message, fault.fix.as_deref());
+        return;
+    }
+    let terminal = io::stderr().is_terminal();
+    let ended_by_itself = matches!(outcome.end, End::Exited(_));
+    if quiet || (!terminal && ended_by_itself && outcome.gaps.is_empty()) {
+        return;
+    }
+    let paint = Paint::for_stderr();
+    let mut err = io::stderr().lock();
+    // As in `complain`: there is nobody left to tell.
+    let _ = writeln!(err, "{}cofferdam:{} {}", paint.dim, paint.plain, closing_line(outcome));
+    for hint in &outcome.hints {
+        let _ = writeln!(err, "  {}hint:{} {}", paint.good, paint.plain, inert(hint));
+    }
+}
+
+/// `container · exit 0 · 61 ms (start 6.2 ms)`, and whatever else is worth a word.
+fn closing_line(outcome: &Outcome) -> String {
+    let mut parts = vec![];
+    parts.extend(outcome.backend.map(|backend| backend.to_string()));
+    parts.push(ending(outcome));
+    let times = &outcome.times;
+    parts.push(format!("{} (start {})", short(times.total), short(times.select + times.open)));
+    if outcome.left_processes > 0 {
+        parts.push(format!("killed {} left behind", outcome.left_processes));
+    }
+    let limits: Vec<_> = outcome.limits_hit.iter().map(|limit| limit.name()).collect();
+    if !limits.is_empty() {
+        parts.push(format!("reached its limit of {}", limits.join(", ")));
+    }
+    let gaps: Vec<_> = outcome.gaps.iter().map(|gap| gap.capability.name()).collect();
+    if !gaps.is_empty() {
+        parts.push(format!("NOT enforced: {}", gaps.join(", ")));
+    }
+    parts.join(" · ")
+}
+
+fn ending(outcome: &Outcome) -> String {
+    match outcome.end {
+        End::BackendLost => "the sandbox was lost".into(),
+        End::Cancelled(Cancel::OutputClosed) => "ended, since nobody reads its output".into(),
+        End::Cancelled(Cancel::User) => "cancelled".into(),
+        End::Exited(code) => format!("exit {code}"),
+        End::OutOfMemory => "out of memory (allow more with --memory)".into(),
+        End::OutputLimit => "ended at its output limit".into(),
+        End::Refused => "refused".into(),
+        End::SandboxError => "Cofferdam failed".into(),
+        End::Signalled(signal) => format!("ended by signal {signal}"),
+        End::TimedOut => format!("timed out after {} (allow more with --timeout)", short(outcome.times.run)),
+    }
+}
+
+/// A duration as a person reads it.
+fn short(time: Duration) -> String {
+    match time.as_secs_f64() * 1000.0 {
+        ms if ms < 10.0 => format!("{ms:.1} ms"),
+        ms if ms < 1000.0 => format!("{ms:.0} ms"),
+        ms => format!("{:.1} s", ms / 1000.0),
+    }
+}
+
+/// Text that may come from anybody, made harmless to a terminal: what moves its cursor, colours it
+/// or reorders its letters is spelled out. Line ends stay.
+pub(crate) fn inert(text: &str) -> String {
+    let bidi = |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars()
+        .map(|c| if c != '\n' && (c.is_control() || bidi(c)) { c.escape_unicode().to_string() } else { c.to_string() })
+        .collect()
+}
+
+/// Colours, on a terminal that wants them.
+struct Paint {
+    bad: &'static str,
+    good: &'static str,
+    dim: &'static str,
+    plain: &'static str,
+}
+
+impl Paint {
+    fn for_stderr() -> Self {
+        if io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+            Paint { bad: "\x1b[31m", good: "\x1b[32m", dim: "\x1b[2m", plain: "\x1b[0m" }
+        } else {
+            Paint { bad: "", good: "", dim: "", plain: "" }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_message_drives_a_terminal() {
+        assert_eq!(inert("a\x1b[2Jb\rc\u{202e}d\ne"), "a\\u{1b}[2Jb\\u{d}c\\u{202e}d\ne");
+    }
+
+    #[test]
+    fn the_closing_line_says_what_was_not_enforced_and_what_was_killed() {
+        let run = RunId::new(1, [0; 10]);
+        let fault = Fault { code: FaultCode::Internal, message: String::new(), fix: None };
+        let mut outcome = never_ran(&run, BTreeMap::new(), fault);
+        outcome.end = End::Exited(3);
+        outcome.left_processes = 2;
+        outcome.gaps = vec![cofferdam_core::Gap {
+            capability: cofferdam_core::Capability::Cpu,
+            why: String::new(),
+            fix: String::new(),
+        }];
+        let line = closing_line(&outcome);
+        assert_eq!(line, "exit 3 · 0.0 ms (start 0.0 ms) · killed 2 left behind · NOT enforced: cpu");
+    }
+}

@@ -1,0 +1,318 @@
+//! One run, from the request to the Outcome.
+//!
+//! The order is the guarantee, so it is written in one place, [`Engine::run`]:
+//!
+//! 1. audit that the run was granted, before anything starts; if that can't be written, nothing
+//!    does;
+//! 2. choose the backend, or refuse with every gap;
+//! 3. note what the run would leave, open the sandbox, start the program;
+//! 4. stream until the first thing that ends it;
+//! 5. halt (everything of the program is dead), collect what it still had said, close, audit.
+
+mod ends;
+mod fault;
+mod stream;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant, SystemTime};
+
+use cofferdam_core::audit::{AuditError, Event};
+use cofferdam_core::backend::{Boxed, Exec, Left, Output, Session};
+use cofferdam_core::grant::Grant;
+use cofferdam_core::outcome::{AuditSpan, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
+use cofferdam_core::policy::{Limits, PolicyHash, Profile};
+use cofferdam_core::request::{Origin, Program, Request};
+
+use crate::Engine;
+use crate::select::{self, Selected};
+pub use fault::no_backend;
+use ends::Ended;
+
+/// What a run is connected to.
+pub trait Streams: Send + Sync {
+    /// Takes a piece of output; returns when there is room for more.
+    ///
+    /// # Errors
+    ///
+    /// What the receiver said. A closed receiver ends the run.
+    fn accept(&self, output: Output) -> Boxed<'_, std::io::Result<()>>;
+
+    /// Whether there is standard input at all.
+    fn has_input(&self) -> bool;
+
+    /// The next piece of standard input; none at its end. Safe to drop while waiting.
+    fn input(&self) -> Boxed<'_, Option<Vec<u8>>>;
+
+    /// The next signal that somebody sent us; for ever if none comes. Safe to drop while waiting.
+    fn interrupt(&self) -> Boxed<'_, i32>;
+
+    /// Bytes of output that had to be dropped so far: standard output, standard error.
+    fn dropped(&self) -> [u64; 2];
+}
+
+/// A run that is under way, for whoever reports it.
+struct Story<'a> {
+    engine: &'a Engine,
+    run: &'a RunId,
+    began: Instant,
+    started: SystemTime,
+    times: Times,
+    span: Option<AuditSpan>,
+    outcome: Draft,
+}
+
+/// The parts of the Outcome that are known by and by.
+#[derive(Default)]
+struct Draft {
+    profile: Option<Profile>,
+    policy: Option<PolicyHash>,
+    backend: Option<(cofferdam_core::policy::BackendName, String)>,
+    enforced: BTreeSet<cofferdam_core::Capability>,
+    gaps: Vec<cofferdam_core::Gap>,
+    usage: Usage,
+    limits_hit: BTreeSet<LimitName>,
+    left_processes: u32,
+}
+
+impl Engine {
+    /// Runs a granted request. Always gives an Outcome, whatever happens.
+    ///
+    /// Must be called on a thread that lives as long as the run: the sandbox dies with it.
+    pub async fn run(&self, run: &RunId, request: Request, grant: Grant, streams: &dyn Streams) -> Outcome {
+        let mut story = Story::begin(self, run);
+        let labels = request.labels.clone();
+        story.outcome.profile = Some(grant.profile());
+        story.outcome.policy = Some(grant.policy().clone());
+        if let Err(error) = story.audit_start(&request, &grant) {
+            return story.refused(fault::of_audit(&error)).end(labels);
+        }
+        let deciding = Instant::now();
+        let (refusals, selected) = select::select(&self.candidates, &grant, &request.program);
+        for refusal in &refusals {
+            story.note(&Event::BackendRefused {
+                backend: refusal.name,
+                gaps: refusal.gaps.clone(),
+                why: refusal.why.clone(),
+            });
+        }
+        story.times.select = deciding.elapsed();
+        let told = match selected {
+            Ok(selected) => story.in_backend(request, grant, selected, streams).await,
+            Err(none) => story.refused(no_backend(&none, grant.profile())),
+        };
+        told.end(labels)
+    }
+
+    /// Reports a request that policy refused, and records that.
+    #[must_use]
+    pub fn refuse(&self, run: &RunId, request: &Request, profile: Option<Profile>, fault: Fault) -> Outcome {
+        let mut story = Story::begin(self, run);
+        story.outcome.profile = profile;
+        let start = Event::TaskStart { program: request.program.name(), labels: request.labels.clone() };
+        story.note(&start);
+        story.refused(fault).end(request.labels.clone())
+    }
+}
+
+/// How the story ended.
+struct Told<'a> {
+    story: Story<'a>,
+    end: End,
+    ran: Ran,
+    error: Option<Fault>,
+    hints: Vec<String>,
+}
+
+impl<'a> Story<'a> {
+    fn begin(engine: &'a Engine, run: &'a RunId) -> Self {
+        Story {
+            engine,
+            run,
+            began: Instant::now(),
+            started: SystemTime::now(),
+            times: Times::default(),
+            span: None,
+            outcome: Draft::default(),
+        }
+    }
+
+    fn append(&mut self, event: &Event) -> Result<(), AuditError> {
+        self.span = Some(self.engine.audit.append(self.run, event)?);
+        Ok(())
+    }
+
+    /// Records something that has happened already, so that a failure can stop nothing; the log's
+    /// own chain shows the hole.
+    fn note(&mut self, event: &Event) {
+        let _ = self.append(event);
+    }
+
+    fn audit_start(&mut self, request: &Request, grant: &Grant) -> Result<(), AuditError> {
+        let (program, labels) = (request.program.name(), request.labels.clone());
+        self.append(&Event::TaskStart { program, labels })?;
+        self.append(&Event::PolicyLoaded { policy: grant.policy().clone(), profile: grant.profile() })
+    }
+
+    fn refused(self, fault: Fault) -> Told<'a> {
+        Told { story: self, end: End::Refused, ran: Ran::No, error: Some(fault), hints: vec![] }
+    }
+
+    fn failed(self, ran: Ran, fault: Fault) -> Told<'a> {
+        Told { story: self, end: End::SandboxError, ran, error: Some(fault), hints: vec![] }
+    }
+
+    /// Opens the sandbox, runs the program in it, and closes it whatever happened.
+    async fn in_backend(
+        mut self,
+        request: Request,
+        grant: Grant,
+        selected: Selected<'_>,
+        streams: &dyn Streams,
+    ) -> Told<'a> {
+        let Selected { name, backend, why, gaps } = selected;
+        let limits = grant.limits().clone();
+        let opened = Event::SandboxOpened {
+            backend: name,
+            enforced: backend.offers().enforced().clone(),
+            gaps: gaps.clone(),
+        };
+        self.outcome.backend = Some((name, why));
+        self.outcome.gaps = gaps;
+        let lock = match self.engine.state.begin(self.run, name, &backend.traces(self.run)) {
+            Ok(lock) => lock,
+            Err(error) => return self.refused(fault::of_state(&error)),
+        };
+        if let Err(error) = self.append(&opened) {
+            return self.refused(fault::of_audit(&error));
+        }
+        let opening = Instant::now();
+        let session = match backend.open(self.run, grant).await {
+            Ok(session) => session,
+            Err(error) => return self.failed(Ran::No, fault::of_backend(&error)),
+        };
+        self.times.open = opening.elapsed();
+        self.outcome.enforced = session.enforced().clone();
+        let told = self.in_session(request, session, &limits, streams).await;
+        drop(lock);
+        told
+    }
+
+    async fn in_session(
+        mut self,
+        request: Request,
+        mut session: Box<dyn Session>,
+        limits: &Limits,
+        streams: &dyn Streams,
+    ) -> Told<'a> {
+        let started = self.start(request, session.as_mut(), streams).await;
+        let (ended, closing) = match started {
+            Ok(running) => {
+                let running = running.as_ref();
+                let ended = stream::until_the_end(running, session.as_mut(), limits, streams).await;
+                self.times.run = ended.ran_for;
+                self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
+                (Ok(ended), Instant::now())
+            }
+            Err(fault) => (Err(fault), Instant::now()),
+        };
+        let left = session.halt().await;
+        let closed = session.close().await;
+        self.times.close = match &ended {
+            Ok(ended) => closing.elapsed() + ended.halting,
+            Err(_) => closing.elapsed(),
+        };
+        let left = self.take_stock(left.unwrap_or_default(), streams);
+        let told = match ended {
+            Ok(ended) => self.tell(ended, &left),
+            Err(fault) => self.refused(fault),
+        };
+        match closed {
+            Ok(()) => told,
+            Err(error) => told.with_hint(format!(
+                "{}; the next command sweeps again",
+                crate::state::chain(&error)
+            )),
+        }
+    }
+
+    /// Puts the request's files in place and starts its program.
+    async fn start(
+        &mut self,
+        request: Request,
+        session: &mut dyn Session,
+        streams: &dyn Streams,
+    ) -> Result<Box<dyn cofferdam_core::backend::Running>, Fault> {
+        let source_came_from_stdin =
+            matches!(&request.program, Program::Script(script) if script.origin == Origin::Stdin);
+        let stdin = streams.has_input() && !source_came_from_stdin;
+        for file in request.files {
+            session.put(file).await.map_err(|error| fault::of_backend(&error))?;
+        }
+        let exec = Exec { program: request.program, stdin };
+        session.exec(exec).await.map_err(|error| fault::of_backend(&error))
+    }
+
+    /// Takes in what the kernel counted, and records the limits that were reached.
+    fn take_stock(&mut self, left: Left, streams: &dyn Streams) -> Left {
+        self.outcome.usage = left.usage;
+        self.outcome.left_processes = left.processes;
+        self.outcome.limits_hit.extend(&left.limits_hit);
+        for (stream, dropped) in ["stdout", "stderr"].into_iter().zip(streams.dropped()) {
+            if dropped > 0 {
+                self.outcome.limits_hit.insert(LimitName::Output);
+                self.note(&Event::OutputTruncated { stream, dropped });
+            }
+        }
+        self.note(&Event::SandboxClosed { left_processes: left.processes, swept: false });
+        left
+    }
+
+    fn tell(mut self, ended: Ended, left: &Left) -> Told<'a> {
+        let (end, ran, error) = ended.verdict(left);
+        if end == End::TimedOut {
+            self.outcome.limits_hit.insert(LimitName::Timeout);
+        }
+        for limit in self.outcome.limits_hit.clone() {
+            self.note(&Event::LimitHit(limit));
+        }
+        Told { story: self, end, ran, error, hints: vec![] }
+    }
+}
+
+impl Told<'_> {
+    fn with_hint(mut self, hint: String) -> Self {
+        self.hints.push(hint);
+        self
+    }
+
+    /// Records the end and makes the Outcome.
+    fn end(mut self, labels: std::collections::BTreeMap<String, String>) -> Outcome {
+        let policy = self.story.outcome.policy.clone();
+        self.story.note(&Event::TaskEnd { end: self.end, policy });
+        let Story { run, started, times, span, outcome, began, .. } = self.story;
+        let (backend, why_backend) = outcome.backend.unzip();
+        Outcome {
+            run: run.clone(),
+            labels,
+            started,
+            profile: outcome.profile,
+            backend,
+            why_backend,
+            end: self.end,
+            ran: self.ran,
+            error: self.error,
+            hints: self.hints,
+            times: Times { total: began.elapsed(), ..times },
+            usage: outcome.usage,
+            limits_hit: outcome.limits_hit,
+            left_processes: outcome.left_processes,
+            enforced: outcome.enforced,
+            gaps: outcome.gaps,
+            policy: outcome.policy,
+            audit: span,
+        }
+    }
+}
+
+/// How long what a killed program still had to say may take to be delivered.
+const LAST_WORDS: Duration = Duration::from_secs(5);

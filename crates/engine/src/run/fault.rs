@@ -1,0 +1,102 @@
+//! From typed errors to the words of an Outcome: what couldn't be done, why, what to do next.
+
+use std::io;
+
+use cofferdam_core::audit::AuditError;
+use cofferdam_core::backend::BackendError;
+use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_core::policy::Profile;
+
+use crate::select::NoBackend;
+use crate::state::{StateError, chain};
+
+fn fault(code: FaultCode, message: impl Into<String>, fix: impl Into<String>) -> Fault {
+    Fault { code, message: message.into(), fix: Some(fix.into()) }
+}
+
+pub(super) fn of_audit(error: &AuditError) -> Fault {
+    let fix = match error {
+        AuditError::Cut { .. } | AuditError::Changed { .. } => {
+            "see `cofferdam audit verify`; nothing starts until the log is moved away or restored"
+        }
+        AuditError::Io { .. } => "make room for the log, or make its folder writable",
+    };
+    fault(FaultCode::AuditUnavailable, chain(error), fix)
+}
+
+pub(super) fn of_state(error: &StateError) -> Fault {
+    fault(FaultCode::HostError, chain(error), "make room there, or make the folder writable")
+}
+
+pub(super) fn of_output(error: &io::Error) -> Fault {
+    let message = format!("could not write the program's output: {error}");
+    fault(FaultCode::HostError, message, "make room where standard output goes")
+}
+
+pub(super) fn lost() -> Fault {
+    let message = "the sandbox ended without its program having ended";
+    fault(FaultCode::BackendLost, message, "look at the kernel's log; then try again if that is safe")
+}
+
+pub(super) fn of_backend(error: &BackendError) -> Fault {
+    match error {
+        BackendError::Exec { program, source } => of_exec(&program.to_string_lossy(), source),
+        BackendError::Put { source } => {
+            let fix = match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "allow more --disk or --files",
+                _ => "check the file's name and size",
+            };
+            fault(FaultCode::BadRequest, chain(error), fix)
+        }
+        BackendError::Host { .. } => {
+            fault(FaultCode::HostError, chain(error), "see `cofferdam doctor` for what this host lacks")
+        }
+        BackendError::Spent | BackendError::Wire(_) => {
+            let fix = "this is a fault of Cofferdam's, or the sandbox was attacked; please report it";
+            fault(FaultCode::Internal, chain(error), fix)
+        }
+    }
+}
+
+/// A program that didn't start: the shell's own two codes, and what the kernel said.
+fn of_exec(program: &str, source: &io::Error) -> Fault {
+    // Numbers of `asm-generic/errno-base.h`.
+    const ENOENT: i32 = 2;
+    const E2BIG: i32 = 7;
+    const ENOEXEC: i32 = 8;
+    let message = format!("could not start `{}`: {source}", program.escape_debug());
+    match source.raw_os_error() {
+        Some(ENOENT) => fault(
+            FaultCode::NotFound,
+            message,
+            "a sandbox has the host's /usr and what is in /workspace; check the name, and its #! line",
+        ),
+        Some(ENOEXEC) => fault(
+            FaultCode::NotExecutable,
+            message,
+            "give a script a first line like #!/bin/sh, or name its interpreter before it",
+        ),
+        Some(E2BIG) => fault(FaultCode::NotExecutable, message, "pass large data through standard input"),
+        _ => fault(FaultCode::NotExecutable, message, "make it executable, or name its interpreter before it"),
+    }
+}
+
+/// The refusal that names every backend that was considered, what it lacks and the way out.
+#[must_use]
+pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
+    let lines = none.refusals.iter().map(|refusal| format!("\n  {}: {}", refusal.name, refusal.why));
+    let message = format!(
+        "no backend runs this under profile `{profile}`:{}",
+        lines.collect::<String>()
+    );
+    let mut fixes: Vec<_> =
+        none.refusals.iter().map(|refusal| format!("{}: {}", refusal.name, refusal.fix)).collect();
+    if profile == Profile::Untrusted {
+        fixes.push(
+            "or --profile internal, which allows a container, if nobody outside controls the \
+             program or what it reads"
+                .into(),
+        );
+    }
+    fault(FaultCode::BackendRefused, message, fixes.join("\n  "))
+}

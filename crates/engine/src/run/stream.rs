@@ -1,0 +1,181 @@
+//! The time in which a program runs: its output, its input, signals, and the deadline, at once.
+//!
+//! The deadline is held here, outside, and depends on nobody's reading: output is pumped beside it.
+
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cofferdam_core::backend::{BackendError, Ending, Output, Running, Session};
+use cofferdam_core::policy::Limits;
+
+use super::ends::{Cause, Ended};
+use super::{LAST_WORDS, Streams};
+
+/// SIGTERM, which asks a program to end.
+const TERM: i32 = 15;
+
+/// Runs the streams of a program until it ends or is ended, kills what is left of it, and delivers
+/// what it had still said.
+pub(super) async fn until_the_end(
+    running: &dyn Running,
+    session: &mut dyn Session,
+    limits: &Limits,
+    streams: &dyn Streams,
+) -> Ended {
+    let began = Instant::now();
+    let pump = Pump::new(running, streams, limits.output_bytes);
+    let mut pumping = pin!(pump.output());
+    let mut feeding = pin!(feed(running, streams));
+    let mut fed = false;
+    let mut pumped = false;
+    let cause = {
+        let mut ending = pin!(first_end(running, limits, streams));
+        loop {
+            tokio::select! {
+                cause = &mut ending => break cause,
+                result = &mut pumping, if !pumped => match result {
+                    Ok(()) => pumped = true,
+                    Err(cause) => break cause,
+                },
+                () = &mut feeding, if !fed => fed = true,
+            }
+        }
+    };
+    let ran_for = began.elapsed();
+    let halting = Instant::now();
+    let halted = session.halt().await;
+    let halting = halting.elapsed();
+    let mut cause = match halted {
+        Ok(_) => cause,
+        Err(error) => Cause::Backend(error),
+    };
+    if !pumped && !matches!(cause, Cause::Output(_) | Cause::OutputLimit | Cause::Backend(_)) {
+        cause = last_words(pumping, cause).await;
+    }
+    Ended { cause, ran_for, first_output: pump.first(), halting }
+}
+
+/// Delivers what was in the pipes when everything died. A program that ended by itself may take as
+/// long as its reader does; one that was killed may not.
+async fn last_words(pumping: impl Future<Output = Result<(), Cause>>, cause: Cause) -> Cause {
+    let result = if matches!(cause, Cause::Program(..)) {
+        pumping.await
+    } else {
+        tokio::time::timeout(LAST_WORDS, pumping).await.unwrap_or(Ok(()))
+    };
+    match (result, cause) {
+        // The program's own end is the truth, unless its output could not be delivered.
+        (Err(cause @ (Cause::Output(_) | Cause::OutputLimit)), Cause::Program(..)) => cause,
+        (_, cause) => cause,
+    }
+}
+
+/// Waits for the first thing that ends a program, other than its output.
+async fn first_end(running: &dyn Running, limits: &Limits, streams: &dyn Streams) -> Cause {
+    let mut passed_on = vec![];
+    let deadline = tokio::time::sleep(limits.timeout);
+    let mut deadline = pin!(deadline);
+    loop {
+        tokio::select! {
+            ending = running.wait() => return of_wait(ending, passed_on),
+            () = &mut deadline => return after_grace(running, limits.grace).await,
+            signal = streams.interrupt() => {
+                // The first is the program's to deal with; the second is meant for us.
+                if !passed_on.is_empty() {
+                    return Cause::User;
+                }
+                passed_on.push(signal);
+                if let Err(error) = running.signal(signal).await {
+                    return Cause::Backend(error);
+                }
+            }
+        }
+    }
+}
+
+fn of_wait(ending: Result<Ending, BackendError>, passed_on: Vec<i32>) -> Cause {
+    match ending {
+        Ok(ending) => Cause::Program(ending, passed_on),
+        Err(error) => Cause::Backend(error),
+    }
+}
+
+/// The deadline has passed. With grace, the program is asked to end first.
+async fn after_grace(running: &dyn Running, grace: Duration) -> Cause {
+    if !grace.is_zero() && running.signal(TERM).await.is_ok() {
+        let _ = tokio::time::timeout(grace, running.wait()).await; // either way it timed out
+    }
+    Cause::Deadline
+}
+
+/// Passes standard input on until it ends or the program stops taking it.
+async fn feed(running: &dyn Running, streams: &dyn Streams) {
+    if streams.has_input() {
+        while let Some(bytes) = streams.input().await {
+            if running.write(&bytes).await.is_err() {
+                break;
+            }
+        }
+    }
+    running.close_stdin().await;
+}
+
+/// Passes output on.
+struct Pump<'a> {
+    running: &'a dyn Running,
+    streams: &'a dyn Streams,
+    limit: Option<u64>,
+    passed: AtomicU64,
+    first: Mutex<Option<Instant>>,
+}
+
+impl<'a> Pump<'a> {
+    fn new(running: &'a dyn Running, streams: &'a dyn Streams, limit: Option<u64>) -> Self {
+        Pump { running, streams, limit, passed: AtomicU64::new(0), first: Mutex::default() }
+    }
+
+    /// When the first output came.
+    fn first(&self) -> Option<Instant> {
+        self.first.lock().map_or(None, |first| *first)
+    }
+
+    /// Passes output on until both streams end, the receiver fails, or the limit is reached.
+    async fn output(&self) -> Result<(), Cause> {
+        while let Some(output) = self.running.output().await.map_err(Cause::Backend)? {
+            if let Ok(mut first) = self.first.lock() {
+                first.get_or_insert_with(Instant::now);
+            }
+            let (output, full) = self.within_limit(output);
+            self.streams.accept(output).await.map_err(Cause::Output)?;
+            if full {
+                return Err(Cause::OutputLimit);
+            }
+        }
+        Ok(())
+    }
+
+    /// As much of a piece as the limit leaves room for, and whether there was more.
+    fn within_limit(&self, output: Output) -> (Output, bool) {
+        let Some(limit) = self.limit else { return (output, false) };
+        let room = limit.saturating_sub(self.passed.load(Ordering::Relaxed));
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let cut = |mut bytes: Vec<u8>| {
+            let full = bytes.len() > room;
+            bytes.truncate(room);
+            self.passed.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            (bytes, full)
+        };
+        match output {
+            Output::Stderr(bytes) => {
+                let (bytes, full) = cut(bytes);
+                (Output::Stderr(bytes), full)
+            }
+            Output::Stdout(bytes) => {
+                let (bytes, full) = cut(bytes);
+                (Output::Stdout(bytes), full)
+            }
+        }
+    }
+}

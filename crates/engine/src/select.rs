@@ -1,0 +1,128 @@
+//! The backend for a grant, or a refusal that names every gap.
+//!
+//! A mode is never replaced by another, looser or stricter: a backend is chosen only if it
+//! enforces everything that the grant asks for, but for gaps that were accepted by name.
+
+use cofferdam_core::backend::{Backend, Fit};
+use cofferdam_core::capability::Gap;
+use cofferdam_core::grant::Grant;
+use cofferdam_core::policy::BackendName;
+use cofferdam_core::request::Program;
+
+/// A boundary by its name: there, or not and why.
+pub struct Candidate {
+    /// The name that policies use.
+    pub name: BackendName,
+    /// The backend, or what stands in its way.
+    pub backend: Result<Box<dyn Backend>, Absent>,
+}
+
+/// A backend that isn't there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// Why.
+    pub why: String,
+    /// What would bring it.
+    pub fix: String,
+}
+
+/// The backend that a grant gets.
+pub struct Selected<'a> {
+    /// Its name.
+    pub name: BackendName,
+    /// The backend.
+    pub backend: &'a dyn Backend,
+    /// Why this one, in a sentence.
+    pub why: String,
+    /// What it doesn't enforce and was accepted.
+    pub gaps: Vec<Gap>,
+}
+
+/// Why one backend was passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which.
+    pub name: BackendName,
+    /// In a sentence.
+    pub why: String,
+    /// What it lacks of what was asked for.
+    pub gaps: Vec<Gap>,
+    /// What to do about it.
+    pub fix: String,
+}
+
+/// Every backend that was considered refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoBackend {
+    /// In the order in which they were considered.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Chooses the first backend that runs the program and enforces what the grant asks for.
+///
+/// Gives the refusals on the way too: they go into the audit.
+///
+/// # Errors
+///
+/// [`NoBackend`] with a refusal for each that was considered.
+pub fn select<'a>(
+    candidates: &'a [Candidate],
+    grant: &Grant,
+    program: &Program,
+) -> (Vec<Refusal>, Result<Selected<'a>, NoBackend>) {
+    let named = grant.backend();
+    let considered = match &named {
+        Some(name) => std::slice::from_ref(name),
+        None => grant.profile().considers(),
+    };
+    let mut refusals = vec![];
+    for &name in considered {
+        match consider(candidates, name, grant, program) {
+            Ok(selected) => return (refusals, Ok(selected)),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    (refusals.clone(), Err(NoBackend { refusals }))
+}
+
+fn consider<'a>(
+    candidates: &'a [Candidate],
+    name: BackendName,
+    grant: &Grant,
+    program: &Program,
+) -> Result<Selected<'a>, Refusal> {
+    let refuse = |why, gaps, fix| Refusal { name, why, gaps, fix };
+    let Some(candidate) = candidates.iter().find(|candidate| candidate.name == name) else {
+        return Err(refuse("it is not part of this build".into(), vec![], "use a build that has it".into()));
+    };
+    let backend = match &candidate.backend {
+        Ok(backend) => backend.as_ref(),
+        Err(absent) => return Err(refuse(absent.why.clone(), vec![], absent.fix.clone())),
+    };
+    let fits = match backend.fit(program) {
+        Fit::Yes { why } => why,
+        Fit::No { why } => {
+            return Err(refuse(why, vec![], "choose a backend that runs this program".into()));
+        }
+    };
+    let (accepted, missing): (Vec<_>, Vec<_>) =
+        backend.gaps(grant).into_iter().partition(|gap| grant.accepted().contains(&gap.capability));
+    if !missing.is_empty() {
+        let list: Vec<_> = missing.iter().map(|gap| format!("{} ({})", gap.capability, gap.why)).collect();
+        let why = format!("it can't enforce {}", list.join("; "));
+        return Err(refuse(why, missing.clone(), way_out(&missing)));
+    }
+    let why = match grant.backend() {
+        Some(_) => format!("it was asked for by name; {fits}"),
+        None => format!("the first that profile `{}` considers and that fits: {fits}", grant.profile()),
+    };
+    Ok(Selected { name, backend, why, gaps: accepted })
+}
+
+/// How to get past gaps: close each, or accept them by name.
+fn way_out(gaps: &[Gap]) -> String {
+    let mut fixes: Vec<_> = gaps.iter().map(|gap| gap.fix.clone()).collect();
+    fixes.dedup();
+    let accept: Vec<_> = gaps.iter().map(|gap| format!("--accept-gap {}", gap.capability)).collect();
+    format!("{}; or run without: {}", fixes.join("; "), accept.join(" "))
+}

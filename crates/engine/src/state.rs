@@ -1,0 +1,261 @@
+//! What must survive us: a file for each run that is under way, and the sweep after a kill.
+//!
+//! A run's file lies in `STATE/runs/`, is locked for as long as the run lives, and says in its
+//! first line which backend has it and in the others what that backend would leave behind. The
+//! lock ends with the process, however that ends; so a file that can be locked is a dead run's.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_core::audit::Event;
+use cofferdam_core::outcome::{End, RunId};
+use cofferdam_core::policy::BackendName;
+
+use crate::Engine;
+
+/// The folder that holds everything that is kept.
+#[derive(Debug)]
+pub struct State {
+    folder: PathBuf,
+}
+
+/// The state folder can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("could not {action} {}", path.display())]
+pub struct StateError {
+    /// A verb: "create".
+    pub action: &'static str,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// What the host said.
+    pub source: io::Error,
+}
+
+impl StateError {
+    fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+        let path = path.to_owned();
+        move |source| StateError { action, path, source }
+    }
+}
+
+/// A run's file while it is made: the name has this in front, so that no sweep takes it for a dead
+/// run's before it is locked.
+const UNFINISHED: &str = ".new-";
+
+/// How old an unfinished file must be to be swept: making one takes microseconds.
+const STALE: Duration = Duration::from_secs(60);
+
+/// A run that is under way. Its file goes when this is dropped.
+#[derive(Debug)]
+pub struct RunLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path); // if it stays, the next sweep finds it unlocked
+    }
+}
+
+/// A dead run, with its lock held so that no other sweep takes it.
+struct Dead {
+    run: RunId,
+    backend: Option<BackendName>,
+    traces: Vec<String>,
+    path: PathBuf,
+    _file: File,
+}
+
+impl State {
+    /// Makes the folder if it isn't there, for this user alone.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] names the folder.
+    pub fn open(folder: &Path) -> Result<State, StateError> {
+        let state = State { folder: folder.to_owned() };
+        let runs = state.runs();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&runs)
+            .map_err(StateError::at("create", &runs))?;
+        Ok(state)
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn runs(&self) -> PathBuf {
+        self.folder.join("runs")
+    }
+
+    /// Notes that a run is about to start, and what it would leave.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] names the file. Nothing may start then.
+    pub fn begin(&self, run: &RunId, backend: BackendName, traces: &[String]) -> Result<RunLock, StateError> {
+        let unfinished = self.runs().join(format!("{UNFINISHED}{run}"));
+        let path = self.runs().join(run.as_str());
+        let write = || {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+            file.try_lock().map_err(io::Error::from)?;
+            let text: String =
+                std::iter::once(backend.name()).chain(traces.iter().map(String::as_str)).map(|line| format!("{line}\n")).collect();
+            file.write_all(text.as_bytes())?;
+            fs::rename(&unfinished, &path)?;
+            Ok(file)
+        };
+        match write() {
+            Ok(file) => Ok(RunLock { path, _file: file }),
+            Err(error) => {
+                let _ = fs::remove_file(&unfinished); // it may not be there
+                Err(StateError::at("write", &path)(error))
+            }
+        }
+    }
+
+    /// The runs that are dead.
+    fn dead(&self) -> Result<Vec<Dead>, StateError> {
+        let runs = self.runs();
+        let entries = fs::read_dir(&runs).map_err(StateError::at("read", &runs))?;
+        Ok(entries.flatten().filter_map(|entry| look_at(&entry.path())).collect())
+    }
+}
+
+/// A dead run, if that is what a file stands for.
+fn look_at(path: &Path) -> Option<Dead> {
+    let name = path.file_name()?.to_str()?;
+    let (run, unfinished) = match name.strip_prefix(UNFINISHED) {
+        Some(rest) => (RunId::parse(rest)?, true),
+        None => (RunId::parse(name)?, false),
+    };
+    let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    let fresh = found.modified().ok()?.elapsed().is_ok_and(|age| age < STALE);
+    if unfinished && fresh {
+        return None;
+    }
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => return None,
+    }
+    // Whoever had the lock may have finished and removed it meanwhile.
+    if fs::metadata(path).ok()?.ino() != found.ino() {
+        return None;
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let mut lines = text.lines().map(str::to_owned);
+    let backend = lines.next().and_then(|name| name.parse().ok());
+    Some(Dead { run, backend, traces: lines.collect(), path: path.to_owned(), _file: file })
+}
+
+/// What a sweep did.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Runs whose remains were removed.
+    pub removed: Vec<RunId>,
+    /// Runs whose remains could not be removed, and why.
+    pub stuck: Vec<(RunId, String)>,
+}
+
+impl Engine {
+    /// Removes what killed runs left. Cheap when there is nothing: one folder is read.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the folder of runs can't be read.
+    pub fn sweep(&self) -> Result<Swept, StateError> {
+        let mut swept = Swept::default();
+        for dead in self.state.dead()? {
+            match self.sweep_one(&dead) {
+                Ok(()) => swept.removed.push(dead.run),
+                Err(why) => swept.stuck.push((dead.run, why)),
+            }
+        }
+        Ok(swept)
+    }
+
+    fn sweep_one(&self, dead: &Dead) -> Result<(), String> {
+        let candidate = self.candidates.iter().find(|candidate| Some(candidate.name) == dead.backend);
+        if let Some(candidate) = candidate {
+            let backend = candidate.backend.as_ref().map_err(|absent| absent.why.clone())?;
+            backend.sweep(&dead.traces).map_err(|error| chain(&error))?;
+        }
+        for event in [
+            Event::SandboxClosed { left_processes: 0, swept: true },
+            Event::TaskEnd { end: End::BackendLost, policy: None },
+        ] {
+            self.audit.append(&dead.run, &event).map_err(|error| chain(&error))?;
+        }
+        fs::remove_file(&dead.path).map_err(|error| error.to_string())
+    }
+}
+
+/// An error with everything that caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(random: u8) -> RunId {
+        RunId::new(1, [random; 10])
+    }
+
+    #[test]
+    fn a_living_run_is_not_taken_for_a_dead_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::open(folder.path()).unwrap();
+        let lock = state.begin(&run(1), BackendName::Container, &["/a".into()]).unwrap();
+        assert!(state.dead().unwrap().is_empty());
+        // A copy of the file without the lock is what a kill leaves.
+        let left = state.runs().join(run(2).as_str());
+        fs::copy(state.runs().join(run(1).as_str()), left).unwrap();
+        let dead = state.dead().unwrap();
+        assert_eq!(dead.len(), 1);
+        assert_eq!((dead[0].run.clone(), dead[0].backend), (run(2), Some(BackendName::Container)));
+        assert_eq!(dead[0].traces, ["/a"]);
+        drop(lock);
+        assert!(!state.runs().join(run(1).as_str()).exists());
+    }
+
+    #[test]
+    fn a_file_that_is_being_made_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::open(folder.path()).unwrap();
+        fs::write(state.runs().join(format!("{UNFINISHED}{}", run(3))), "").unwrap();
+        fs::write(state.runs().join("something else"), "").unwrap();
+        assert!(state.dead().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_run_is_not_begun_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::open(folder.path()).unwrap();
+        fs::write(state.runs().join(format!("{UNFINISHED}{}", run(4))), "").unwrap();
+        assert!(state.begin(&run(4), BackendName::Wasm, &[]).is_err());
+    }
+}
