@@ -79,9 +79,9 @@ impl Console {
     /// What became of standard output and standard error.
     pub(crate) fn into_kept(self) -> [Kept; 2] {
         match self.sink {
-            Sink::Passed(streams) => streams.map(|stream| {
-                Kept::Passed(stream.bytes.load(std::sync::atomic::Ordering::Relaxed))
-            }),
+            Sink::Passed(streams) => {
+                streams.map(|stream| Kept::Passed(stream.bytes.load(std::sync::atomic::Ordering::Relaxed)))
+            }
             Sink::Captured(spools) => spools.map(|spool| {
                 Kept::Captured(spool.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
             }),

@@ -26,15 +26,18 @@ pub(crate) fn candidates() -> Vec<Candidate> {
 
 /// A backend that this version doesn't have. Honest about there being nothing to install.
 fn not_built(name: BackendName) -> Absent {
-    let (what, instead) = match name {
-        BackendName::Gvisor => ("gVisor", "--profile internal --backend container is what there is"),
-        BackendName::Hosted => ("hosted sandboxes", "run it on this host"),
-        BackendName::Kata => ("Kata", "--profile internal --backend container is what there is"),
-        BackendName::Microvm => ("microVMs", "it comes with a later version"),
-        BackendName::Wasm => ("WebAssembly", "it comes with a later version"),
-        BackendName::Container => ("containers", "use a build with the `container` feature"),
+    let what = match name {
+        BackendName::Container => "containers",
+        BackendName::Gvisor => "gVisor",
+        BackendName::Hosted => "hosted sandboxes",
+        BackendName::Kata => "Kata",
+        BackendName::Microvm => "microVMs",
+        BackendName::Wasm => "WebAssembly",
     };
-    Absent { why: format!("this version has no {what} yet"), fix: instead.to_owned() }
+    Absent {
+        why: format!("this version has no {what} yet"),
+        fix: "nothing to install brings it: it comes with a later version (SPEC.md, Planned)".to_owned(),
+    }
 }
 
 /// Where runs and the audit log are kept: `COFFERDAM_STATE`, else what `node.toml` says, else the

@@ -200,6 +200,12 @@ pub enum BackendError {
         /// What the host said.
         source: io::Error,
     },
+    /// A limit leaves no room for the sandbox itself.
+    #[error("{limit} is too little for the sandbox itself")]
+    NoRoom {
+        /// The limit, as the policy spells it, and its value: "limits.memory of 4096 bytes".
+        limit: String,
+    },
     /// A file could not be put into the sandbox.
     #[error("could not put a file into the sandbox: {source}")]
     Put {

@@ -134,12 +134,7 @@ impl Offers {
 
     /// Adds a gap, with its reason and its fix. A gap wins over an earlier offer.
     #[must_use]
-    pub fn without(
-        mut self,
-        capability: Capability,
-        why: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    pub fn without(mut self, capability: Capability, why: impl Into<String>, fix: impl Into<String>) -> Self {
         self.enforced.remove(&capability);
         self.gaps.insert(capability, Gap { capability, why: why.into(), fix: fix.into() });
         self
@@ -194,9 +189,11 @@ mod tests {
 
     #[test]
     fn a_gap_wins_over_an_earlier_offer() {
-        let offers = Offers::nothing()
-            .with([Capability::Memory])
-            .without(Capability::Memory, "no controller", "mount it");
+        let offers = Offers::nothing().with([Capability::Memory]).without(
+            Capability::Memory,
+            "no controller",
+            "mount it",
+        );
         let missing = offers.missing(&BTreeSet::from([Capability::Memory]));
         assert_eq!(missing[0].why, "no controller");
     }

@@ -25,8 +25,8 @@ use cofferdam_core::request::{Origin, Program, Request};
 
 use crate::Engine;
 use crate::select::{self, Selected};
-pub use fault::no_backend;
 use ends::Ended;
+pub use fault::no_backend;
 
 /// What a run is connected to.
 pub trait Streams: Send + Sync {
@@ -228,10 +228,9 @@ impl<'a> Story<'a> {
         };
         match closed {
             Ok(()) => told,
-            Err(error) => told.with_hint(format!(
-                "{}; the next command sweeps again",
-                crate::state::chain(&error)
-            )),
+            Err(error) => {
+                told.with_hint(format!("{}; the next command sweeps again", crate::state::chain(&error)))
+            }
         }
     }
 

@@ -106,11 +106,12 @@ impl State {
         let unfinished = self.runs().join(format!("{UNFINISHED}{run}"));
         let path = self.runs().join(run.as_str());
         let write = || {
-            let mut file =
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
             file.try_lock().map_err(io::Error::from)?;
-            let text: String =
-                std::iter::once(backend.name()).chain(traces.iter().map(String::as_str)).map(|line| format!("{line}\n")).collect();
+            let text: String = std::iter::once(backend.name())
+                .chain(traces.iter().map(String::as_str))
+                .map(|line| format!("{line}\n"))
+                .collect();
             file.write_all(text.as_bytes())?;
             fs::rename(&unfinished, &path)?;
             Ok(file)

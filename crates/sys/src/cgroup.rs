@@ -65,6 +65,9 @@ pub enum Missing {
     /// The kernel has it in no hierarchy that is mounted.
     #[error("no cgroup hierarchy with the {0} controller is mounted")]
     NotMounted(&'static str),
+    /// It is mounted, and our place in it can't be seen: something else is mounted over it.
+    #[error("the cgroup folder {} can't be seen: something else is mounted over it", .0.display())]
+    Hidden(PathBuf),
     /// It is mounted, and groups can't be made in our place.
     #[error("the cgroup folder {} can't be written by this user", .0.display())]
     NotWritable(PathBuf),
@@ -101,10 +104,11 @@ impl Cgroups {
             version_1(name, &mounts, membership)
                 .or_else(|| version_2(name, &mounts, membership))
                 .unwrap_or(Err(Missing::NotMounted(name)))
-                .and_then(|place| if writable(&place.folder) {
-                    Ok(place)
-                } else {
-                    Err(Missing::NotWritable(place.folder))
+                .and_then(|place| {
+                    if !place.folder.join("cgroup.procs").exists() {
+                        return Err(Missing::Hidden(place.folder));
+                    }
+                    if writable(&place.folder) { Ok(place) } else { Err(Missing::NotWritable(place.folder)) }
                 })
         };
         Cgroups { places: Controller::ALL.map(|controller| (controller, place(controller))).into() }
@@ -126,8 +130,11 @@ impl Cgroups {
     /// know about a run that was killed.
     #[must_use]
     pub fn folders(&self, name: &str) -> Vec<PathBuf> {
-        let mut folders: Vec<_> =
-            self.places.iter().filter_map(|(_, place)| Some(place.as_ref().ok()?.folder.join(name))).collect();
+        let mut folders: Vec<_> = self
+            .places
+            .iter()
+            .filter_map(|(_, place)| Some(place.as_ref().ok()?.folder.join(name)))
+            .collect();
         folders.sort();
         folders.dedup();
         folders
@@ -145,7 +152,8 @@ impl Cgroups {
         }
         for (controller, place) in &self.places {
             let Ok(place) = place else { continue };
-            let part = Part { controller: *controller, version: place.version, folder: place.folder.join(name) };
+            let part =
+                Part { controller: *controller, version: place.version, folder: place.folder.join(name) };
             part.limit(ceilings)?;
             group.parts.push(part);
         }
@@ -492,7 +500,8 @@ pub fn empty(folder: &Path) -> Result<(), CgroupError> {
             if let Ok(pidfd) = crate::process::pidfd(pid)
                 && members(folder).contains(&pid)
             {
-                crate::process::signal(pidfd.as_fd(), libc::SIGKILL).map_err(CgroupError::at("kill", folder))?;
+                crate::process::signal(pidfd.as_fd(), libc::SIGKILL)
+                    .map_err(CgroupError::at("kill", folder))?;
             }
         }
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -42,8 +42,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         if !fds.is_empty() {
-            let payload = size_of_val(fds) as u32 / size_of::<BorrowedFd<'_>>() as u32
-                * size_of::<RawFd>() as u32;
+            let payload =
+                size_of_val(fds) as u32 / size_of::<BorrowedFd<'_>>() as u32 * size_of::<RawFd>() as u32;
             message.msg_control = (&raw mut control).cast();
             message.msg_controllen = libc::CMSG_SPACE(payload) as _;
             let header = libc::CMSG_FIRSTHDR(&raw const message);

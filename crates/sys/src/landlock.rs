@@ -57,16 +57,61 @@ const MAKE_BLOCK: u64 = 1 << 11;
 const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
 
-/// All rights over the file system that a version knows.
-fn known(abi: u32) -> u64 {
-    let count = match abi {
+/// The names of the rights over the file system, in the order of their bits.
+const RIGHTS: [&str; 16] = [
+    "execute",
+    "write_file",
+    "read_file",
+    "read_dir",
+    "remove_dir",
+    "remove_file",
+    "make_char",
+    "make_dir",
+    "make_reg",
+    "make_sock",
+    "make_fifo",
+    "make_block",
+    "make_sym",
+    "refer",
+    "truncate",
+    "ioctl_dev",
+];
+
+/// The names of the scopes, in the order of their bits.
+const SCOPES: [&str; 2] = ["abstract_unix_socket", "signal"];
+
+/// What is used of the Landlock of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// The version whose rights are asked for.
+    pub abi: u32,
+    /// The rights over the file system, by the kernel's names.
+    pub rights: &'static [&'static str],
+    /// What is kept in, by the kernel's names.
+    pub scopes: &'static [&'static str],
+}
+
+/// What is used where the kernel has this version; nothing if that is too old.
+#[must_use]
+pub fn used(found: u32) -> Used {
+    let abi = if found < MINIMUM_ABI { 0 } else { found.min(NEWEST_ABI) };
+    Used { abi, rights: &RIGHTS[..count(abi)], scopes: &SCOPES[..scopes(abi).count_ones() as usize] }
+}
+
+/// How many rights over the file system a version knows.
+fn count(abi: u32) -> usize {
+    match abi {
         0 => 0,
         1 => 13,
         2 => 14,
         3 | 4 => 15,
-        _ => 16,
-    };
-    (1 << count) - 1
+        _ => RIGHTS.len(),
+    }
+}
+
+/// All rights over the file system that a version knows.
+fn known(abi: u32) -> u64 {
+    (1 << count(abi)) - 1
 }
 
 /// What a version can keep in: abstract sockets and signals, from version 6 on.
@@ -133,9 +178,8 @@ impl Ruleset {
             _ => size_of::<RulesetAttr>(),
         };
         // SAFETY: the structure is live and at least as long as the size says.
-        let ruleset = number(unsafe {
-            libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size, 0)
-        })?;
+        let ruleset =
+            number(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size, 0) })?;
         for (path, access) in &self.rules {
             add_rule(ruleset, path, access.rights(self.abi))?;
         }
@@ -185,6 +229,17 @@ mod tests {
         assert_eq!(known(1), (1 << 13) - 1);
         assert_eq!(Access::Devices.rights(2) & (TRUNCATE | IOCTL_DEV), 0);
         assert_ne!(Access::Devices.rights(7) & IOCTL_DEV, 0);
+    }
+
+    #[test]
+    fn what_is_said_to_be_used_is_what_is_asked_for() {
+        assert_eq!(used(1), Used { abi: 0, rights: &[], scopes: &[] });
+        assert_eq!((used(2).rights.last(), used(5).scopes.len()), (Some(&"refer"), 0));
+        let newest = used(99);
+        assert_eq!(newest.abi, NEWEST_ABI);
+        assert_eq!(newest.rights[MAKE_CHAR.trailing_zeros() as usize], "make_char");
+        assert_eq!(newest.rights[IOCTL_DEV.trailing_zeros() as usize], "ioctl_dev");
+        assert_eq!(newest.scopes, SCOPES);
     }
 
     #[test]

@@ -1,1 +1,34 @@
-//! To be written.
+//! Test machinery: never shipped.
+//!
+//! - [`product`]: the program as a user has it, with a state folder of its own.
+//! - [`host`]: what the host looks like, to compare before and after.
+//! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
+//! - [`skip!`]: a test that can't run here says so by name, and is counted.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
+
+pub mod host;
+pub mod product;
+pub mod scripted;
+
+use std::io::Write;
+
+/// Ends a test that can't run on this host, with the reason. It is counted as skipped.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        let thread = std::thread::current();
+        let name = format!("{}::{}", env!("CARGO_CRATE_NAME"), thread.name().unwrap_or("?"));
+        $crate::record_skip(&name, &format!($($reason)*));
+        return;
+    }};
+}
+
+/// Writes down a skipped test where `cargo xtask test` counts it.
+pub fn record_skip(name: &str, reason: &str) {
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("COFFERDAM_SKIPS") {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{name}\t{reason}").unwrap();
+    }
+}

@@ -57,7 +57,8 @@ impl View {
 
     /// `/proc/cpuinfo`: the host's own, as far as the first of so many cores.
     pub(super) fn cpuinfo(&self) -> String {
-        File::open("/proc/cpuinfo").map_or_else(|_| String::new(), |file| self.first_blocks(BufReader::new(file)))
+        File::open("/proc/cpuinfo")
+            .map_or_else(|_| String::new(), |file| self.first_blocks(BufReader::new(file)))
     }
 
     /// The first blocks of a text in which an empty line ends a block.

@@ -20,24 +20,24 @@ pub(super) enum Entry {
 /// Each is a place into which `/usr` links or where programs look for data that isn't a setting of
 /// this host's.
 const SHOWN: [&str; 18] = [
-    "ImageMagick-6",        // policy of the image tools
-    "X11",                  // names of colours, for toolkits
-    "alternatives",         // what /usr/bin's own links go through
-    "ca-certificates",      // certificates, on Arch
-    "fonts",                // for everything that draws text
-    "groff",                // for man and its like
-    "ld.so.cache",          // where the dynamic linker finds libraries
-    "locale.alias",         // linked from /usr/share/locale
-    "magic",                // for file(1)
-    "maven",                // linked from /usr/share/maven
-    "mime.types",           // Python's mimetypes reads it
-    "pki/ca-trust",         // certificates, on Fedora
-    "pki/tls",              // the same, older
-    "protocols",            // getprotobyname
-    "services",             // getservbyname
-    "ssl/certs",            // certificates, on Debian
-    "ssl/openssl.cnf",      // without it openssl(1) warns
-    "xml",                  // catalogs, for xmllint and its like
+    "ImageMagick-6",   // policy of the image tools
+    "X11",             // names of colours, for toolkits
+    "alternatives",    // what /usr/bin's own links go through
+    "ca-certificates", // certificates, on Arch
+    "fonts",           // for everything that draws text
+    "groff",           // for man and its like
+    "ld.so.cache",     // where the dynamic linker finds libraries
+    "locale.alias",    // linked from /usr/share/locale
+    "magic",           // for file(1)
+    "maven",           // linked from /usr/share/maven
+    "mime.types",      // Python's mimetypes reads it
+    "pki/ca-trust",    // certificates, on Fedora
+    "pki/tls",         // the same, older
+    "protocols",       // getprotobyname
+    "services",        // getservbyname
+    "ssl/certs",       // certificates, on Debian
+    "ssl/openssl.cnf", // without it openssl(1) warns
+    "xml",             // catalogs, for xmllint and its like
 ];
 
 /// What the names of further such folders start with: settings that a Java or Python linked from
@@ -51,7 +51,8 @@ const LINKS: [&str; 2] = ["localtime", "os-release"];
 pub(super) fn entries(user: u32) -> Vec<Entry> {
     let host = Path::new("/etc");
     let mut entries = made(user);
-    entries.extend(SHOWN.iter().map(|name| host.join(name)).filter(|path| for_everybody(path)).map(Entry::Host));
+    entries
+        .extend(SHOWN.iter().map(|name| host.join(name)).filter(|path| for_everybody(path)).map(Entry::Host));
     entries.extend(prefixed(host).map(Entry::Host));
     for name in LINKS {
         let path = host.join(name);
@@ -78,7 +79,10 @@ fn made(user: u32) -> Vec<Entry> {
         text("group", format!("root:x:0:\nuser:x:{user}:\nnogroup:x:65534:\n")),
         text("hostname", "cofferdam\n".into()),
         text("hosts", "127.0.0.1 localhost cofferdam\n::1 localhost\n".into()),
-        text("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".into()),
+        text(
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".into(),
+        ),
         text("resolv.conf", "# This sandbox has no name server.\n".into()),
     ]
 }

@@ -53,6 +53,12 @@ impl IdBlock {
         Err(io::Error::new(io::ErrorKind::StorageFull, "every block of user ids is taken"))
     }
 
+    /// The ids of the last block, without reserving it: for a try that runs no program.
+    pub(super) fn unreserved() -> Ids {
+        let first = FIRST + (BLOCKS - 1) * BLOCK;
+        Ids { inside: USER, outside: first + 1, root_outside: Some(first) }
+    }
+
     /// The ids.
     pub(super) fn ids(&self) -> &Ids {
         &self.ids
@@ -85,7 +91,10 @@ mod tests {
 
     #[test]
     fn subordinate_ranges_are_read_and_rubbish_is_not() {
-        assert_eq!(ranges("u:100000:65536\n# x\nv:4294967295:9\n"), [(100_000, 165_536), (u32::MAX, u32::MAX)]);
+        assert_eq!(
+            ranges("u:100000:65536\n# x\nv:4294967295:9\n"),
+            [(100_000, 165_536), (u32::MAX, u32::MAX)]
+        );
     }
 
     #[test]

@@ -91,11 +91,7 @@ impl Backend for Container {
         }
     }
 
-    fn open<'a>(
-        &'a self,
-        run: &'a RunId,
-        grant: Grant,
-    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             let session = session::open(&self.host, &group_name(run), &grant).await?;
             Ok(Box::new(session) as Box<dyn Session>)
@@ -135,9 +131,10 @@ fn interpreter(lang: Lang) -> CString {
 
 /// Kills what is left in a group of a dead run, and removes it.
 fn sweep_group(folder: &Path) -> Result<(), BackendError> {
-    let ours = folder.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
-        name.strip_prefix(GROUP_PREFIX).is_some_and(|run| RunId::parse(run).is_some())
-    });
+    let ours = folder
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.strip_prefix(GROUP_PREFIX).is_some_and(|run| RunId::parse(run).is_some()));
     if !ours || !folder.starts_with("/sys/fs/cgroup") {
         return Ok(()); // nothing that we ever wrote down
     }

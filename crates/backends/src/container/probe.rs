@@ -1,11 +1,20 @@
 //! What this host lets a container enforce. Every gap has its reason and its fix.
 
 use std::fs;
+use std::io::{self, Read};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use cofferdam_core::capability::{Capability, Offers};
+use cofferdam_core::policy::Limits;
 use cofferdam_sys::cgroup::{Cgroups, Controller, Missing};
-use cofferdam_sys::{landlock, process};
+use cofferdam_sys::launch::{Launch, LaunchError};
+use cofferdam_sys::{fdpass, landlock, process, seccomp as filter};
+
+use super::cpu::View;
+use super::ids::IdBlock;
+use super::{root, session};
+use crate::agent;
 
 /// What was found on the host.
 #[derive(Debug)]
@@ -35,6 +44,55 @@ impl Host {
         }
     }
 
+    /// Starts a sandbox as a run would, without cgroups and without a program, and ends it. Gives
+    /// the time until it was ready, or why it never was and what to do.
+    ///
+    /// Files can promise what an outer container refuses; this can't. Nothing of it stays. It takes
+    /// about as long as opening a sandbox, so it is for `doctor` and not for every run.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed with what the kernel said, and a fix.
+    pub fn try_start(&self) -> Result<Duration, (String, String)> {
+        let start = Instant::now();
+        self.start_once().map(|()| start.elapsed()).map_err(|LaunchError { action, source }| {
+            (format!("a trial start could not {action}: {source}"), how_to_start(&source).to_owned())
+        })
+    }
+
+    fn start_once(&self) -> Result<(), LaunchError> {
+        let failed = |action: &str| {
+            let action = action.to_owned();
+            move |source| LaunchError { action, source }
+        };
+        let (mut ours, theirs) = fdpass::pair().map_err(failed("make the control socket"))?;
+        ours.set_read_timeout(Some(PATIENCE)).map_err(failed("set a deadline"))?;
+        let cpu = View::choose(Limits::DEFAULT.cpus);
+        let launch = Launch {
+            joins: vec![],
+            born_in: None,
+            ids: IdBlock::unreserved(),
+            steps: root::steps(&Limits::DEFAULT, &cpu),
+            cores: cpu.cores,
+            rlimits: session::RLIMITS.into(),
+            landlock: session::landlock(self),
+            seccomp: Some(filter::container()),
+            program: agent::program().map_err(failed("make the guest agent's file"))?,
+            argv: vec![c"cofferdam-guest".into()],
+            envp: vec![],
+            fds: vec![theirs.into()],
+        };
+        let mut launched = launch.spawn()?;
+        let silent = match ours.read(&mut [0; 1]) {
+            Ok(1..) => return Ok(()), // dropping `launched` ends it
+            Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+            Err(error) => error,
+        };
+        // Whatever it is doing, it should have ended for its report to be complete.
+        let _ = launched.kill();
+        Err(launched.failure().unwrap_or_else(|| failed("hear from the guest agent")(silent)))
+    }
+
     /// What a container enforces here.
     pub(super) fn offers(&self) -> Offers {
         if let Some((why, fix)) = self.impossible() {
@@ -42,17 +100,13 @@ impl Host {
                 offers.without(capability, why.clone(), fix.clone())
             });
         }
-        let mut offers = Offers::nothing().with(ENFORCED);
-        for (controller, capability) in [
-            (Controller::Memory, Capability::Memory),
-            (Controller::Cpu, Capability::Cpu),
-            (Controller::Pids, Capability::Pids),
-        ] {
-            if let Err(missing) = self.cgroups.place(controller) {
-                offers = offers.without(capability, missing.to_string(), how_to_get(missing));
+        let mut offers = self.without_what_containers_never_have(Offers::nothing().with(ENFORCED));
+        for capability in ENFORCED {
+            if let Some((why, fix)) = self.lacks(capability) {
+                offers = offers.without(capability, why, fix);
             }
         }
-        self.without_landlock(self.without_what_containers_never_have(offers))
+        offers
     }
 
     /// Why there can be no container at all.
@@ -67,19 +121,33 @@ impl Host {
             .or_else(|| if self.root { None } else { not_root() })
     }
 
-    fn without_landlock(&self, offers: Offers) -> Offers {
-        let (why, fix) = match &self.landlock {
-            Ok(abi) if *abi >= landlock::MINIMUM_ABI => return offers,
-            Ok(abi) => (
-                format!("this kernel's Landlock has version {abi}, and {} is needed", landlock::MINIMUM_ABI),
-                "use Linux 5.19 or newer",
-            ),
-            Err(error) => (
-                format!("this kernel has no Landlock: {error}"),
-                "boot with `landlock` in the kernel's lsm= list",
-            ),
+    /// Why the part of the host that a capability stands on isn't there, whatever else is missing.
+    #[must_use]
+    pub fn lacks(&self, capability: Capability) -> Option<(String, String)> {
+        let controller = match capability {
+            Capability::Cpu => Controller::Cpu,
+            Capability::Landlock => return self.no_landlock(),
+            Capability::Memory => Controller::Memory,
+            Capability::Pids => Controller::Pids,
+            _ => return None,
         };
-        offers.without(Capability::Landlock, why, fix)
+        let missing = self.cgroups.place(controller).err()?;
+        Some((missing.to_string(), how_to_get(missing)))
+    }
+
+    fn no_landlock(&self) -> Option<(String, String)> {
+        let minimum = landlock::MINIMUM_ABI;
+        match &self.landlock {
+            Ok(abi) if *abi >= minimum => None,
+            Ok(abi) => Some((
+                format!("this kernel's Landlock has version {abi}, and {minimum} is needed"),
+                "use Linux 5.19 or newer".into(),
+            )),
+            Err(error) => Some((
+                format!("this kernel has no Landlock: {error}"),
+                "boot with `landlock` in the kernel's lsm= list".into(),
+            )),
+        }
     }
 
     fn without_what_containers_never_have(&self, offers: Offers) -> Offers {
@@ -95,19 +163,30 @@ impl Host {
                 "a Linux program can make system calls",
                 "choose WebAssembly: --backend wasm",
             )
-            .without(
-                Capability::Tty,
-                "this version gives a container no terminal",
-                "run without -t",
-            )
+            .without(Capability::Tty, "this version gives a container no terminal", "run without -t")
             .without(
                 Capability::Credentials,
                 "this version mints no credentials",
                 "remove the credential from the policy",
             );
-        for capability in
-            [Capability::Egress, Capability::EgressHttp, Capability::EgressTcp, Capability::Dns]
-        {
+        offers = offers
+            .without(
+                Capability::RuntimeVersion,
+                "there is no separate runtime here whose version could be judged",
+                "don't require it; keep Cofferdam and the kernel up to date",
+            )
+            .without(
+                Capability::ProviderEgress,
+                "there is no provider: the program runs on this host",
+                "choose a provider's sandbox: --backend hosted",
+            );
+        for capability in [
+            Capability::Egress,
+            Capability::EgressHttp,
+            Capability::EgressTcp,
+            Capability::Dns,
+            Capability::DenialsUnlistedPort,
+        ] {
             offers = offers.without(capability, not_yet, "remove the network rules");
         }
         offers
@@ -156,15 +235,33 @@ fn seccomp(proc: &Path) -> Option<(String, String)> {
     ))
 }
 
+/// How long a trial start may take: hundreds of times what it needs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What to do about a start that the kernel refused although its files promised it.
+fn how_to_start(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "run it on the host itself, or give the outer container CAP_SYS_ADMIN, a /proc of which nothing \
+             is hidden, and a seccomp profile that allows namespaces and mounts"
+        }
+        io::ErrorKind::StorageFull => {
+            "a limit on namespaces or mounts is used up: raise user.max_*_namespaces or fs.mount-max by sysctl"
+        }
+        _ => "run it on the host itself, outside of containers, with Linux 5.19 or newer",
+    }
+}
+
 /// How to close a gap in the cgroups.
 fn how_to_get(missing: &Missing) -> String {
     match missing {
         Missing::NotMounted(controller) => {
             format!("mount the cgroup file systems, with the {controller} controller enabled")
         }
-        Missing::NotWritable(_) => {
-            "run as root, or where /sys/fs/cgroup is mounted for writing".into()
+        Missing::Hidden(_) => {
+            "run where the cgroup file systems can be seen, outside of what hides them".into()
         }
+        Missing::NotWritable(_) => "run as root, or where /sys/fs/cgroup is mounted for writing".into(),
         Missing::NotDelegated { controller, .. } => {
             format!("enable it above: echo +{controller} > /sys/fs/cgroup/cgroup.subtree_control")
         }
@@ -214,9 +311,7 @@ mod tests {
             root: true,
         };
         let offers = host.offers();
-        for capability in
-            [Capability::Memory, Capability::Cpu, Capability::Pids, Capability::Landlock]
-        {
+        for capability in [Capability::Memory, Capability::Cpu, Capability::Pids, Capability::Landlock] {
             assert!(!offers.enforced().contains(&capability), "{capability}");
         }
         assert!(offers.enforced().contains(&Capability::Syscalls));

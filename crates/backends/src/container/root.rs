@@ -21,8 +21,12 @@ use super::ids::USER;
 pub(super) const WORKSPACE: &CStr = c"/workspace";
 
 /// Folders that programs may write: name, permissions, whether it belongs to the user.
-const WRITABLE: [(&CStr, u32, bool); 4] =
-    [(c"workspace", 0o755, true), (c"home/user", 0o755, true), (c"tmp", 0o1777, false), (c"dev/shm", 0o1777, false)];
+const WRITABLE: [(&CStr, u32, bool); 4] = [
+    (c"workspace", 0o755, true),
+    (c"home/user", 0o755, true),
+    (c"tmp", 0o1777, false),
+    (c"dev/shm", 0o1777, false),
+];
 
 /// Devices that are shown: they give and take bytes and nothing else.
 const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
@@ -30,8 +34,17 @@ const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
 /// Files of `/proc` that are hidden: they tell of the host's hardware, its other processes or its
 /// kernel's addresses, or are ways to act on it.
 const HIDDEN_FILES: [&str; 11] = [
-    "interrupts", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "sched_debug",
-    "sysrq-trigger", "timer_list", "timer_stats",
+    "interrupts",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "latency_stats",
+    "sched_debug",
+    "sysrq-trigger",
+    "timer_list",
+    "timer_stats",
 ];
 
 /// Folders of `/proc` that are hidden.
@@ -189,7 +202,11 @@ impl Steps {
     /// Shows something of the host's at its own place, which is made first.
     fn target_for(&mut self, host: &Path) {
         let name = host.to_string_lossy()[1..].to_owned();
-        if host.is_dir() { self.folder(&name) } else { self.file(&name, "") }
+        if host.is_dir() {
+            self.folder(&name)
+        } else {
+            self.file(&name, "")
+        }
         self.show(host, &name);
     }
 

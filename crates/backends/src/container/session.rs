@@ -13,6 +13,7 @@ use cofferdam_core::backend::{
 use cofferdam_core::capability::Capability;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{LimitName, Usage};
+use cofferdam_core::policy::Limits;
 use cofferdam_core::request::{File, Variable};
 use cofferdam_guest::wire::FromGuest;
 use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
@@ -31,7 +32,7 @@ use crate::agent::{self, Agent};
 
 /// Ceilings that each process has for itself: descriptors as `security.md` proposes (1,024), no
 /// core files, no real-time priority, and small bounds on what the kernel keeps for a user.
-const RLIMITS: [(Resource, u64); 6] = [
+pub(super) const RLIMITS: [(Resource, u64); 6] = [
     (Resource::Core, 0),
     (Resource::LockedMemory, 8 << 20),
     (Resource::MessageQueues, 800 << 10),
@@ -109,7 +110,7 @@ pub(super) async fn open(host: &Host, group: &str, grant: &Grant) -> Result<Cont
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
     if !agent.greet().await? {
-        return Err(why_it_never_spoke(&mut launched));
+        return Err(why_it_never_spoke(&mut launched, &group, limits));
     }
     Ok(ContainerSession {
         enforced: enforced(host, &group),
@@ -121,7 +122,8 @@ pub(super) async fn open(host: &Host, group: &str, grant: &Grant) -> Result<Cont
     })
 }
 
-fn landlock(host: &Host) -> Option<Ruleset> {
+/// The rules for this host's Landlock, if it can be used.
+pub(super) fn landlock(host: &Host) -> Option<Ruleset> {
     let abi = *host.landlock.as_ref().ok()?;
     let known = abi >= cofferdam_sys::landlock::MINIMUM_ABI;
     known.then(|| Ruleset::new(abi, root::landlock_rules()))
@@ -133,11 +135,15 @@ fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
     watched.map_err(BackendError::host("watch a descriptor"))
 }
 
-/// The set-up's own report, or that there is none.
-fn why_it_never_spoke(launched: &mut Launched) -> BackendError {
+/// The set-up's own report, or what the kernel counted, or that there is neither.
+fn why_it_never_spoke(launched: &mut Launched, group: &Group, limits: &Limits) -> BackendError {
     // It has closed its socket, so it is ending; a kill makes sure that the wait is short.
     let _ = launched.kill();
-    launched.failure().map_or_else(|| BackendError::Wire("it ended before it spoke".into()), of_launch)
+    let failure = launched.failure();
+    if group.oom_kills() > 0 {
+        return BackendError::NoRoom { limit: format!("limits.memory of {} bytes", limits.memory_bytes) };
+    }
+    failure.map_or_else(|| BackendError::Wire("it ended before it spoke".into()), of_launch)
 }
 
 /// What was set up, read from what was set up.
@@ -275,7 +281,8 @@ impl ContainerSession {
 /// Which quotas of the sandbox's tmpfs are at least 99 % used. Its root can't be anything else:
 /// the program can neither change its root nor mount.
 fn fullness(pid: i32) -> BTreeSet<LimitName> {
-    let space = std::fs::File::open(format!("/proc/{pid}/root")).and_then(|root| process::space(root.as_fd()));
+    let space =
+        std::fs::File::open(format!("/proc/{pid}/root")).and_then(|root| process::space(root.as_fd()));
     let Ok(space) = space else { return BTreeSet::new() };
     let full = |(all, free): (u64, u64)| all > 0 && free < all.div_ceil(100);
     let quotas = [(LimitName::Disk, space.bytes), (LimitName::Files, space.files)];

@@ -1,12 +1,75 @@
-//! `cofferdam doctor`: what this machine can enforce.
+//! `cofferdam doctor`: what this machine can run, what it can enforce, why not, and how to mend it.
+//!
+//! - [`findings`]: everything that is reported, which is also the JSON.
+//! - [`boundaries`]: the backends, tried where they can be, and which profile gets which.
+//! - [`host`]: the kernel and what it shows of itself.
+//! - [`folders`]: the state, the audit log and the node's settings.
+//! - [`page`]: the findings as a person reads them.
+//!
+//! Nothing is changed by looking: no folder is made, no cgroup, and the one sandbox that is started
+//! has none of either.
 
-use std::io::Write;
+mod boundaries;
+mod findings;
+mod folders;
+mod host;
+mod page;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use cofferdam_backends::container::Host;
 
 use super::Failure;
+use boundaries::Boundaries;
+use findings::{Findings, Node, Trouble};
+use page::Paint;
 
-pub(super) fn main(_json: bool, out: &mut dyn Write) -> Result<u8, Failure> {
-    for candidate in crate::host::candidates() {
-        writeln!(out, "{}", candidate.name)?;
+/// Looks at this machine and prints what was found. Exit code 0 whatever that is: it is a report.
+///
+/// # Errors
+///
+/// Where `out` can't be written.
+pub(super) fn main(json: bool, out: &mut dyn Write) -> Result<u8, Failure> {
+    let findings = look();
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &findings).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        page::print(&findings, &Paint::of(super::colours(io::stdout())), out)?;
     }
     Ok(0)
+}
+
+fn look() -> Findings {
+    let (trouble, settings) = match super::node() {
+        Ok(settings) => (None, settings),
+        // A run would be refused; where its state would be is still worth saying.
+        Err(error) => (Some(Trouble::new(error.summary(), error.fix())), crate::files::Node::default()),
+    };
+    let folder = crate::host::state_folder(&settings);
+    let (state, audit) = (folders::state(&folder), folders::audit(&folder));
+    let node = settings_of(trouble);
+    let stops = [("node", &node.trouble), ("state", &state.trouble), ("audit", &audit.trouble)];
+    let stops = stops.into_iter().filter_map(|(name, trouble)| Some((name, trouble.clone()?))).collect();
+    let container = Host::look();
+    let boundaries = Boundaries::look(&container, settings.ceiling, stops);
+    Findings {
+        version: 1,
+        cofferdam: env!("CARGO_PKG_VERSION"),
+        profiles: boundaries.profiles(),
+        backends: boundaries.backends(),
+        host: host::look(&container),
+        state,
+        audit,
+        node,
+        fixes: boundaries.fixes(),
+    }
+}
+
+fn settings_of(trouble: Option<Trouble>) -> Node {
+    let places = crate::host::operator_files("node.toml");
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let file = places.iter().find(|path| path.symlink_metadata().is_ok()).map(text);
+    Node { file, places: places.iter().map(text).collect(), trouble }
 }

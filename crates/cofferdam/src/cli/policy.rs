@@ -4,13 +4,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use cofferdam_core::policy::Policy;
+use miette::{GraphicalReportHandler, GraphicalTheme};
 
 use crate::files::value::{BadValue, write_size};
 use crate::files::{HostEnvironment, PolicyFile, Rest, load_policy};
 
 /// Reads each file and says of each that it is right, or what is wrong and where.
 ///
-/// Gives whether all of them are right. Nothing of them is used.
+/// Gives whether all of them are right. Nothing of them is used. `colour` is for a terminal.
 ///
 /// # Errors
 ///
@@ -18,16 +19,20 @@ use crate::files::{HostEnvironment, PolicyFile, Rest, load_policy};
 pub(crate) fn check(
     paths: &[PathBuf],
     environment: &HostEnvironment<'_>,
+    colour: bool,
     out: &mut dyn Write,
 ) -> io::Result<bool> {
+    let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
+    let reports = GraphicalReportHandler::new_themed(theme);
     let mut all_right = true;
     for path in paths {
         match load_policy(path, environment) {
             Ok(_) => writeln!(out, "ok: {}", path.to_string_lossy().escape_debug())?,
             Err(error) => {
                 all_right = false;
-                // The debug form of a report is the one for people: how it looks was set at the start.
-                writeln!(out, "{:?}", miette::Report::new(error))?;
+                let mut report = String::new();
+                reports.render_report(&mut report, &error).map_err(io::Error::other)?;
+                writeln!(out, "{report}")?;
             }
         }
     }
@@ -68,7 +73,10 @@ pub(crate) fn show(policy: &Policy, rest: &Rest, form: Form, out: &mut dyn Write
             writeln!(out)?;
         }
         Form::Toml => {
-            writeln!(out, "# What a run would be judged by: defaults, files and flags, within this node's ceiling.")?;
+            writeln!(
+                out,
+                "# What a run would be judged by: defaults, files and flags, within this node's ceiling."
+            )?;
             if policy.limits.disk_bytes.is_none() {
                 let disk = write_size(policy.limits.disk_bytes());
                 writeln!(out, "# limits.disk is left out, and so half of the memory: {disk}")?;
@@ -89,7 +97,8 @@ mod tests {
 
     use cofferdam_core::capability::Capability;
     use cofferdam_core::policy::{
-        BackendName, Ceiling, Cpus, CredentialRule, HostPattern, Layer, LimitsLayer, NetworkRule, Profile, Protocol,
+        BackendName, Ceiling, Cpus, CredentialRule, HostPattern, Layer, LimitsLayer, NetworkRule, Profile,
+        Protocol,
     };
     use cofferdam_core::request::Variable;
 
@@ -130,7 +139,7 @@ mod tests {
         fs::write(&wrong, "version = 1\nprofil = 1\n").unwrap();
         let mut out = vec![];
         let mut paths = examples();
-        assert!(check(&paths, &host, &mut out).unwrap());
+        assert!(check(&paths, &host, false, &mut out).unwrap());
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().filter(|line| line.starts_with("ok: ")).count(), paths.len());
         assert!(paths.len() >= 2);
@@ -138,10 +147,14 @@ mod tests {
         paths.insert(0, wrong);
         paths.push(folder.path().join("none.toml"));
         let mut out = vec![];
-        assert!(!check(&paths, &host, &mut out).unwrap());
+        assert!(!check(&paths, &host, false, &mut out).unwrap());
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("wrong.toml") && text.contains("did you mean `profile`?"), "{text}");
-        assert!(text.contains("full.toml") && text.contains("none.toml"), "one wrong file hides no other: {text}");
+        assert!(
+            text.contains("full.toml") && text.contains("none.toml"),
+            "one wrong file hides no other: {text}"
+        );
+        assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 
     #[test]
@@ -233,7 +246,7 @@ files = 100000
         let passed = ["HOST_B", "HOST_A"];
         Layer {
             profile: bit(1).then_some(Profile::Internal),
-            backend: bit(2).then_some(BackendName::Container),
+            backend: bit(2).then_some(Some(BackendName::Container)),
             limits: LimitsLayer {
                 timeout: when(0, 61).map(Duration::from_secs),
                 grace: when(1, 1500).map(Duration::from_millis),
@@ -245,7 +258,10 @@ files = 100000
                 output_bytes: when(7, 1 << 40),
             },
             environment: cofferdam_core::policy::Environment {
-                set: set[..seed as usize % 4].iter().map(|(name, value)| Variable::new(*name, *value).unwrap()).collect(),
+                set: set[..seed as usize % 4]
+                    .iter()
+                    .map(|(name, value)| Variable::new(*name, *value).unwrap())
+                    .collect(),
                 passed: passed[..seed as usize % 3]
                     .iter()
                     .map(|name| Variable::new(*name, host(name).unwrap().into_encoded_bytes()).unwrap())

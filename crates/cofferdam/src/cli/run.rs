@@ -17,14 +17,13 @@ use clap::Args;
 use cofferdam_core::capability::Capability;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
-use cofferdam_core::policy::{
-    BackendName, Cpus, Environment, Layer, LimitsLayer, Policy, Profile, decide,
-};
+use cofferdam_core::policy::{BackendName, Cpus, Environment, Layer, LimitsLayer, Policy, Profile, decide};
 use cofferdam_core::request::{Request, Variable};
 use cofferdam_engine::{Engine, policy_hash};
 
 use super::Failure;
 use crate::console::{Console, Kept};
+use crate::files::value::BadValue;
 use crate::files::{FileError, Rest, load_policy, load_users_policy, value};
 use crate::{host, report};
 
@@ -42,28 +41,28 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Wall-clock time after which everything is killed: 500ms, 10s, 5m [default: 5m]
-    #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Limits", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Limits", allow_hyphen_values = true)]
     timeout: Option<Duration>,
     /// Send SIGTERM at the deadline, and kill so much later
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Limits", allow_hyphen_values = true)]
     grace: Option<Duration>,
     /// Memory of everything inside together: 64MiB, 1GiB [default: 1GiB]
-    #[arg(long, value_name = "SIZE", value_parser = value::size, help_heading = "Limits", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Limits", allow_hyphen_values = true)]
     memory: Option<u64>,
     /// Cores; fractions are possible [default: 1]
     #[arg(long, value_name = "N", value_parser = value::cpus, help_heading = "Limits", allow_hyphen_values = true)]
     cpus: Option<Cpus>,
     /// Processes and threads [default: 256]
-    #[arg(long, value_name = "N", value_parser = value::count::<u32>, help_heading = "Limits", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = number::<u32>, help_heading = "Limits", allow_hyphen_values = true)]
     pids: Option<u32>,
     /// Bytes in all writable places together [default: half of the memory]
-    #[arg(long, value_name = "SIZE", value_parser = value::size, help_heading = "Limits", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Limits", allow_hyphen_values = true)]
     disk: Option<u64>,
     /// Files and folders in all writable places together [default: 100000]
-    #[arg(long, value_name = "N", value_parser = value::count::<u64>, help_heading = "Limits", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = number::<u64>, help_heading = "Limits", allow_hyphen_values = true)]
     files: Option<u64>,
     /// End the run once it has written so much to standard output and error
-    #[arg(long, value_name = "SIZE", value_parser = value::size, help_heading = "Limits", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Limits", allow_hyphen_values = true)]
     output_limit: Option<u64>,
     /// Set a variable inside; nothing of your environment gets in unless named
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Environment")]
@@ -159,6 +158,21 @@ fn capability(text: &str) -> Result<Capability, String> {
         let known: Vec<_> = Capability::ALL.iter().map(|known| known.name()).collect();
         format!("{error}; it is one of {}", known.join(", "))
     })
+}
+
+/// A time that lets something run.
+fn time(text: &str) -> Result<Duration, BadValue> {
+    value::nonzero(value::duration(text)?, text)
+}
+
+/// A size that lets something run.
+fn size(text: &str) -> Result<u64, BadValue> {
+    value::nonzero(value::size(text)?, text)
+}
+
+/// A number that lets something run.
+fn number<N: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<N, BadValue> {
+    value::nonzero(value::count(text)?, text)
 }
 
 /// The most bytes in a label: it goes into the Outcome and twice into the audit log.
@@ -300,7 +314,7 @@ fn flags_layer(args: &RunArgs) -> Result<Layer, Unprepared> {
     let set = args.env.iter().map(|text| variable(text)).collect::<Result<_, _>>()?;
     Ok(Layer {
         profile: args.profile,
-        backend: args.backend.and_then(|chosen| chosen.0),
+        backend: args.backend.map(|chosen| chosen.0),
         limits: LimitsLayer {
             timeout: args.timeout,
             grace: args.grace,
@@ -335,7 +349,11 @@ fn passed(names: &[String]) -> Result<Vec<Variable>, Unprepared> {
         .map(|name| {
             let unset = || {
                 let message = format!("--pass-env {name}: that variable is not set here");
-                Unprepared::request(FaultCode::BadRequest, message, "set it, or give it with --env NAME=VALUE")
+                Unprepared::request(
+                    FaultCode::BadRequest,
+                    message,
+                    "set it, or give it with --env NAME=VALUE",
+                )
             };
             let value = std::env::var_os(name).ok_or_else(unset)?;
             Variable::new(name.as_str(), value.into_vec()).map_err(|_| unset())
@@ -353,7 +371,8 @@ fn execute(
     let Prepared { mut request, policy, state } = prepared;
     request.labels = labels;
     let host_fault = |message: String| Fault { code: FaultCode::HostError, message, fix: None };
-    let engine = Engine::open(host::candidates(), &state).map_err(|error| report::state_fault(&error, &state))?;
+    let engine =
+        Engine::open(host::candidates(), &state).map_err(|error| report::state_fault(&error, &state))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -362,7 +381,8 @@ fn execute(
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
     let decision = decide(&policy, policy_hash(&policy), &request);
     runtime.block_on(async {
-        let console = console().map_err(|error| host_fault(format!("could not use our own streams: {error}")))?;
+        let console =
+            console().map_err(|error| host_fault(format!("could not use our own streams: {error}")))?;
         let outcome = match decision {
             Ok(grant) => run_granted(&engine, run, request, grant, &console).await,
             Err(denial) => {
@@ -375,7 +395,13 @@ fn execute(
     })
 }
 
-async fn run_granted(engine: &Engine, run: &RunId, request: Request, grant: Grant, console: &Console) -> Outcome {
+async fn run_granted(
+    engine: &Engine,
+    run: &RunId,
+    request: Request,
+    grant: Grant,
+    console: &Console,
+) -> Outcome {
     engine.run(run, request, grant, console).await
 }
 

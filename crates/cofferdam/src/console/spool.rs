@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use cofferdam_sys::fd;
@@ -38,17 +39,11 @@ impl Spool {
     ///
     /// What the kernel said: there may be no memory.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        if self.bytes < KEPT_BYTES {
-            let room = usize::try_from(KEPT_BYTES - self.bytes).unwrap_or(usize::MAX);
-            let head = bytes.split_off(..room.min(bytes.len())).unwrap_or_default();
-            self.file.write_all_at(head, self.bytes)?;
-            self.bytes += head.len() as u64;
-        }
         while !bytes.is_empty() {
-            let place = (self.bytes - KEPT_BYTES) % KEPT_BYTES;
-            let room = usize::try_from(KEPT_BYTES - place).unwrap_or(usize::MAX);
+            let (place, room) = place(self.bytes);
+            let room = usize::try_from(room).unwrap_or(usize::MAX);
             let part = bytes.split_off(..room.min(bytes.len())).unwrap_or_default();
-            self.file.write_all_at(part, KEPT_BYTES + place)?;
+            self.file.write_all_at(part, place)?;
             self.bytes += part.len() as u64;
         }
         Ok(())
@@ -61,7 +56,8 @@ impl Spool {
 
     /// How many of them aren't kept.
     pub(crate) fn dropped(&self) -> u64 {
-        self.bytes.saturating_sub(2 * KEPT_BYTES)
+        let [head, tail] = self.kept();
+        self.bytes - (head.end - head.start) - (tail.end - tail.start)
     }
 
     /// Calls a function with what is kept, piece by piece, in order.
@@ -70,27 +66,75 @@ impl Spool {
     ///
     /// What the function said, or the kernel.
     pub(crate) fn for_each_chunk(&self, f: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        self.read(0, self.bytes.min(KEPT_BYTES), f)?;
-        let tail = self.bytes.saturating_sub(KEPT_BYTES);
-        if tail <= KEPT_BYTES {
-            return self.read(KEPT_BYTES, tail, f);
-        }
-        let oldest = tail % KEPT_BYTES;
-        self.read(KEPT_BYTES + oldest, KEPT_BYTES - oldest, f)?;
-        self.read(KEPT_BYTES, oldest, f)
+        self.kept().into_iter().try_for_each(|range| self.read(range, f))
     }
 
-    fn read(&self, start: u64, count: u64, f: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    /// The parts of the stream that are kept: its head and its tail. What lies between begins and
+    /// ends with whole characters, so that text stays text.
+    fn kept(&self) -> [Range<u64>; 2] {
+        if self.bytes <= 2 * KEPT_BYTES {
+            return [0..self.bytes.min(KEPT_BYTES), KEPT_BYTES.min(self.bytes)..self.bytes];
+        }
+        let oldest = self.bytes - KEPT_BYTES;
+        let edge = |from: u64| {
+            let mut bytes = vec![];
+            let mut take = |piece: &[u8]| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            };
+            // An edge that can't be read is left as it is: the report will say so itself.
+            self.read(from..from + 3, &mut take).map_or_else(|_| vec![], |()| bytes)
+        };
+        let head = KEPT_BYTES - unfinished(&edge(KEPT_BYTES - 3));
+        let tail = oldest + continued(&edge(oldest));
+        [0..head, tail..self.bytes]
+    }
+
+    /// Reads a part of the stream that is still in the file.
+    fn read(&self, range: Range<u64>, f: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut buffer = [0; CHUNK_BYTES];
-        let mut done = 0;
-        while done < count {
-            let part = (count - done).min(CHUNK_BYTES as u64) as usize;
-            self.file.read_exact_at(&mut buffer[..part], start + done)?;
+        let mut at = range.start;
+        while at < range.end {
+            let (place, room) = place(at);
+            let part = (range.end - at).min(room).min(CHUNK_BYTES as u64) as usize;
+            self.file.read_exact_at(&mut buffer[..part], place)?;
             f(&buffer[..part])?;
-            done += part as u64;
+            at += part as u64;
         }
         Ok(())
     }
+}
+
+/// Where in the file a byte of the stream is, and how many follow it there without a gap.
+fn place(at: u64) -> (u64, u64) {
+    match at.checked_sub(KEPT_BYTES) {
+        None => (at, KEPT_BYTES - at),
+        Some(beyond) => {
+            let place = beyond % KEPT_BYTES;
+            (KEPT_BYTES + place, KEPT_BYTES - place)
+        }
+    }
+}
+
+/// How many bytes at the end are the beginning of a character that isn't there whole.
+fn unfinished(bytes: &[u8]) -> u64 {
+    let from_end = bytes.iter().rev().position(|byte| byte & 0b1100_0000 != 0b1000_0000);
+    let Some((from_end, lead)) = from_end.and_then(|at| Some((at + 1, bytes.get(bytes.len() - at - 1)?)))
+    else {
+        return 0;
+    };
+    let length = match lead {
+        0b1100_0000..0b1110_0000 => 2,
+        0b1110_0000..0b1111_0000 => 3,
+        0b1111_0000..0b1111_1000 => 4,
+        _ => 1,
+    };
+    if length > from_end { from_end as u64 } else { 0 }
+}
+
+/// How many bytes at the start are the end of a character that isn't there whole.
+fn continued(bytes: &[u8]) -> u64 {
+    bytes.iter().take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count() as u64
 }
 
 #[cfg(test)]
@@ -99,17 +143,26 @@ mod tests {
 
     /// A spool that took `count` bytes, each telling its place, in pieces of a size.
     fn filled(count: usize, piece: usize) -> (Vec<u8>, Spool) {
-        let all: Vec<u8> = (0..count).map(|at| (at % 251) as u8).collect();
+        let all: Vec<u8> = (0..count).map(|at| (at % 127) as u8).collect();
+        (all.clone(), pushed(&all, piece))
+    }
+
+    fn pushed(all: &[u8], piece: usize) -> Spool {
         let mut spool = Spool::new().unwrap();
         for bytes in all.chunks(piece) {
             spool.push(bytes).unwrap();
         }
-        (all, spool)
+        spool
     }
 
     fn kept(spool: &Spool) -> Vec<u8> {
         let mut bytes = vec![];
-        spool.for_each_chunk(&mut |chunk| { bytes.extend_from_slice(chunk); Ok(()) }).unwrap();
+        spool
+            .for_each_chunk(&mut |chunk| {
+                bytes.extend_from_slice(chunk);
+                Ok(())
+            })
+            .unwrap();
         bytes
     }
 
@@ -132,6 +185,19 @@ mod tests {
             assert!(kept[..half] == all[..half], "head with {extra} dropped");
             assert!(kept[half..] == all[all.len() - half..], "tail with {extra} dropped");
             assert_eq!(spool.dropped(), extra as u64);
+        }
+    }
+
+    #[test]
+    fn text_stays_text_wherever_it_is_cut() {
+        for character in ["é", "→", "🦀"] {
+            for shift in 0..4 {
+                let text = "x".repeat(shift) + &character.repeat(3 * KEPT_BYTES as usize / character.len());
+                let spool = pushed(text.as_bytes(), 65_536);
+                let kept = kept(&spool);
+                assert!(std::str::from_utf8(&kept).is_ok(), "{character} shifted by {shift}");
+                assert_eq!(spool.dropped() + kept.len() as u64, spool.bytes());
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! [`alone`] looks at one file by itself and turns it into a layer; [`references`] looks at it
 //! together with what it extends. Each refusal has its place.
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt as _;
 
 use cofferdam_core::policy::{
@@ -45,7 +46,7 @@ pub(crate) fn alone(
     let (passed, passed_at) = passed(file, source, environment)?;
     let layer = Layer {
         profile: file.profile.as_ref().map(|profile| profile.value.0),
-        backend: file.backend.as_ref().and_then(|backend| backend.value.0),
+        backend: file.backend.as_ref().map(|backend| backend.value.0),
         limits: limits(&file.limits),
         environment: Environment { set: set(file, source)?, passed },
         network,
@@ -149,14 +150,15 @@ fn refuse_zero(file: &PolicyFile, source: &Source) -> Result<(), FileError> {
     let limits = &file.limits;
     let zero_time = |at: &Option<At<_>>| zero(at, |time: &super::words::Time| time.0.is_zero());
     let zero_size = |at: &Option<At<_>>| zero(at, |size: &super::words::Size| size.0 == 0);
-    let mut found = zero_time(&limits.timeout)
-        .or(zero_size(&limits.memory))
-        .or(zero(&limits.pids, |pids| pids.0 == 0));
+    let mut found =
+        zero_time(&limits.timeout).or(zero_size(&limits.memory)).or(zero(&limits.pids, |pids| pids.0 == 0));
     for credential in file.credential.as_deref().unwrap_or_default() {
         found = found.or(zero_time(&credential.ttl)).or(zero(&credential.max_uses, |uses| uses.0 == 0));
     }
     match found {
-        Some(at) => Err(source.error(&at, "nothing can run with zero of this", "zero", "write more than zero")),
+        Some(at) => {
+            Err(source.error(&at, "nothing can run with zero of this", "zero", "write more than zero"))
+        }
         None => Ok(()),
     }
 }
@@ -165,16 +167,17 @@ fn zero<T>(at: &Option<At<T>>, is_zero: impl Fn(&T) -> bool) -> Option<Span> {
     at.as_ref().filter(|at| is_zero(&at.value)).map(|at| at.span.clone())
 }
 
-fn refuse_twice<'a, T: Word + PartialEq + 'a>(
+fn refuse_twice<'a, T: Word + 'a>(
     items: impl IntoIterator<Item = &'a At<T>>,
     source: &Source,
 ) -> Result<(), FileError> {
-    let mut seen: Vec<&At<T>> = vec![];
+    let mut seen: BTreeMap<String, &Span> = BTreeMap::new();
     for item in items {
-        if let Some(first) = seen.iter().find(|first| first.value == item.value) {
-            return Err(twice(&item.value.write().to_string(), &first.span, &item.span, source));
+        let name = item.value.write().to_string();
+        if let Some(first) = seen.get(&name) {
+            return Err(twice(&name, first, &item.span, source));
         }
-        seen.push(item);
+        seen.insert(name, &item.span);
     }
     Ok(())
 }
@@ -189,7 +192,8 @@ fn refuse_contradiction(file: &PolicyFile, source: &Source) -> Result<(), FileEr
     for required in &file.require {
         if let Some(gap) = file.accept_gaps.iter().find(|gap| gap.value == required.value) {
             let message = format!("`{}` is both required and accepted as a gap", required.value.0);
-            let error = source.error(&required.span, &message, "required", "remove it from one of the two lists");
+            let error =
+                source.error(&required.span, &message, "required", "remove it from one of the two lists");
             return Err(error.and(gap.span.clone(), "accepted as a gap"));
         }
     }
@@ -290,7 +294,10 @@ fn rule(table: &RuleTable, source: &Source) -> Result<NetworkRule, FileError> {
         host: table.host.value.0.clone(),
         ports,
         protocol,
-        methods: table.methods.as_ref().map(|list| list.value.iter().map(|method| method.0.clone()).collect()),
+        methods: table
+            .methods
+            .as_ref()
+            .map(|list| list.value.iter().map(|method| method.0.clone()).collect()),
         paths: table.paths.as_ref().map(|list| list.value.iter().map(|path| path.0.clone()).collect()),
         private: table.private.as_ref().is_some_and(|private| private.value),
         credential: table.credential.as_ref().map(|credential| credential.value.0.clone()),
@@ -306,7 +313,8 @@ fn protocol(table: &RuleTable, source: &Source) -> Result<Protocol, FileError> {
         Some(At { span, .. }) => {
             let message = "only TLS can be passed through";
             let error = source.error(span, message, "there is no TLS here", "remove `tls` or `protocol`");
-            Err(protocol.map_or_else(Vec::new, |protocol| vec![protocol.span.clone()])
+            Err(protocol
+                .map_or_else(Vec::new, |protocol| vec![protocol.span.clone()])
                 .into_iter()
                 .fold(error, |error, span| error.and(span, "the protocol")))
         }
@@ -348,7 +356,8 @@ fn refuse_misplaced_credential(
     let Some(credential) = &table.credential else { return Ok(()) };
     if table.host.value.0.to_string().starts_with("*.") {
         let message = "a credential can't go to a wildcard";
-        let error = source.error(&table.host.span, message, "more than one host", "name the one host that it is for");
+        let error =
+            source.error(&table.host.span, message, "more than one host", "name the one host that it is for");
         return Err(error.and(credential.span.clone(), "this credential"));
     }
     match &table.tls {

@@ -108,6 +108,7 @@ impl Source {
         }
         let wrong = message.strip_prefix("invalid type: ").or(message.strip_prefix("invalid value: "));
         if let Some((found, expected)) = wrong.and_then(|rest| rest.split_once(", expected ")) {
+            let (found, expected) = (in_tomls_words(found), in_tomls_words(expected));
             let label = format!("this should be {expected}");
             return self.error(
                 &span,
@@ -131,6 +132,15 @@ impl Source {
             known => format!("the keys of this table are {}", known.join(", ")),
         });
         self.error(span, &format!("unknown key `{key}`"), "not a key of this table", &help)
+    }
+}
+
+/// serde's own words for two kinds of values are not those of TOML.
+fn in_tomls_words(kind: &str) -> &str {
+    match kind {
+        "a map" | "map" => "a table",
+        "a sequence" | "sequence" => "a list",
+        other => other,
     }
 }
 

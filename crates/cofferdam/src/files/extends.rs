@@ -51,7 +51,7 @@ fn load(
         Some(extends) => {
             chain.push(identity);
             let base = load_base(path, extends, &source, environment, chain)?;
-            Narrowing { file: &file, source: &source, extends }.of(base, own)?
+            Narrowing { file: &file, source: &source, extends }.of(&base, &own)?
         }
     };
     check::references(&file, &loaded, &source)?;
@@ -113,7 +113,7 @@ struct Narrowing<'a> {
 
 impl Narrowing<'_> {
     /// Both files as one, if this one grants no more than the base.
-    fn of(&self, base: Loaded, own: Checked) -> Result<Loaded, FileError> {
+    fn of(&self, base: &Loaded, own: &Checked) -> Result<Loaded, FileError> {
         let granted = granted(&base.layer);
         self.refuse_wider_backend(&granted)?;
         let mine = &own.loaded.layer;
@@ -122,7 +122,7 @@ impl Narrowing<'_> {
         let mut layer = mine.narrows(&base.layer).map_err(wider)?;
         self.keep_empty_lists(&mut layer, mine);
         let credentials = self.credentials(&base.rest.credentials, &mut layer)?;
-        let rest = self.rest(&base.rest, own.loaded.rest, credentials)?;
+        let rest = self.rest(&base.rest, &own.loaded.rest, credentials)?;
         Ok(Loaded { layer, rest })
     }
 
@@ -132,11 +132,11 @@ impl Narrowing<'_> {
         self.source.error(at, message, &format!("wider than `{base}`"), &help)
     }
 
-    /// The core can't tell a backend that was left out from `auto`, said aloud.
+    /// Where the base leaves the choice to its profile, only what that would choose is no wider.
     fn refuse_wider_backend(&self, granted: &Layer) -> Result<(), FileError> {
         let Some(At { value, span }) = &self.file.backend else { return Ok(()) };
         let profile = granted.profile.unwrap_or(Profile::Untrusted);
-        match (value.0, granted.backend) {
+        match (value.0, granted.backend.flatten()) {
             (None, Some(backend)) => Err(self.wider(span, &format!("the backend is `{backend}` there"))),
             (Some(mine), None) if !profile.considers().contains(&mine) => {
                 Err(self.wider(span, &format!("profile `{profile}` doesn't choose `{mine}` there")))
@@ -219,7 +219,8 @@ impl Narrowing<'_> {
     ) -> Result<(), FileError> {
         // That there is one of this name was checked before.
         let Some(theirs) = base.iter().find(|theirs| theirs.name == mine.name) else { return Ok(()) };
-        let uses = |credential: &CredentialTable| credential.max_uses.as_ref().map_or(u64::MAX, |uses| uses.value.0);
+        let uses =
+            |credential: &CredentialTable| credential.max_uses.as_ref().map_or(u64::MAX, |uses| uses.value.0);
         if uses(mine) > uses(theirs) {
             let at = mine.max_uses.as_ref().map_or(&mine.name.span, |uses| &uses.span);
             return Err(self.wider(at, "the credential may be used less often there"));
@@ -233,19 +234,20 @@ impl Narrowing<'_> {
         Ok(())
     }
 
-    fn rest(&self, base: &Rest, mine: Rest, credentials: Vec<CredentialTable>) -> Result<Rest, FileError> {
-        if let (Some(true), Some(At { value: false, span })) = (base.record_requests, &self.file.audit.requests) {
+    fn rest(&self, base: &Rest, mine: &Rest, credentials: Vec<CredentialTable>) -> Result<Rest, FileError> {
+        if let (Some(true), Some(At { value: false, span })) =
+            (base.record_requests, &self.file.audit.requests)
+        {
             return Err(self.wider(span, "requests are recorded there"));
         }
         let limits = &self.file.limits;
-        let narrowed = |key: &str, mine: Option<u64>, theirs: Option<u64>, at: Option<Span>| {
-            match (mine, theirs, at) {
+        let narrowed =
+            |key: &str, mine: Option<u64>, theirs: Option<u64>, at: Option<Span>| match (mine, theirs, at) {
                 (Some(mine), Some(theirs), Some(at)) if mine > theirs => {
                     Err(self.wider(&at, &format!("limits.{key} is {theirs} there")))
                 }
                 _ => Ok(mine.or(theirs)),
-            }
-        };
+            };
         let (own, theirs) = (&mine.budgets, &base.budgets);
         Ok(Rest {
             budgets: EgressBudgets {

@@ -127,7 +127,8 @@ fn ceiling(table: CeilingTable) -> Ceiling {
         grace: None,
         output_bytes: None,
     };
-    let profiles = table.profiles.map(|profiles| profiles.value.into_iter().map(|profile| profile.0).collect());
+    let profiles =
+        table.profiles.map(|profiles| profiles.value.into_iter().map(|profile| profile.0).collect());
     Ceiling { limits, profiles }
 }
 
@@ -220,7 +221,9 @@ mod tests {
         refused("resolver = \"10.0.0.53\"\n", "node.toml:1:12: ");
         refused("resolver = [\"10.0.0.53\"]\n", "node.toml:1:12: ");
         refused("private_hosts = [\"*\"]\n", "node.toml:1:18: `*` is too broad");
-        for proxy in ["proxy:3128", "http://proxy", "http://proxy:0", "http://u:p@proxy:1", "http://proxy:1/x", ""] {
+        for proxy in
+            ["proxy:3128", "http://proxy", "http://proxy:0", "http://u:p@proxy:1", "http://proxy:1/x", ""]
+        {
             refused(&format!("upstream_proxy = \"{proxy}\"\n"), "node.toml:1:18: this is not the address");
         }
     }

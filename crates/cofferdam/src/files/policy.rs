@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::error::{FileError, Source};
 use super::words::{
     At, BackendChoice, CapabilityName, Cores, Count, Denied, Host, Inject, Method, Misuse, Name, PassedName,
-    PathPattern, Pids, Port, ProfileName, ProtocolName, Size, Time, Tls, VariableName, VariableValue, Version,
+    PathPattern, Pids, Port, ProfileName, ProtocolName, Size, Time, Tls, VariableName, VariableValue,
+    Version,
 };
 
 /// A Cofferdam policy: what a run may use and where it may connect. What it leaves out is denied,

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_core::capability::Capability;
 use cofferdam_core::policy::{BackendName, Ceiling, Policy, Profile, Protocol};
+use cofferdam_core::request::Variable;
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use tempfile::TempDir;
 
+use super::error::Source;
 use super::*;
 
 /// A folder of policy files.
@@ -125,15 +127,27 @@ fn the_report_shows_the_line_and_points_at_the_key() {
 
 #[test]
 fn an_unknown_key_is_refused_with_its_place() {
-    refused("version = 1\nprofil = \"internal\"\n", "2:1", &["unknown key `profil`", "did you mean `profile`?"]);
-    refused("version = 1\n[network]\nallowed = []\n", "3:1", &["unknown key `allowed`", "did you mean `allow`?"]);
+    refused(
+        "version = 1\nprofil = \"internal\"\n",
+        "2:1",
+        &["unknown key `profil`", "did you mean `profile`?"],
+    );
+    refused(
+        "version = 1\n[network]\nallowed = []\n",
+        "3:1",
+        &["unknown key `allowed`", "did you mean `allow`?"],
+    );
     refused(
         "version = 1\n[[network.allow]]\nhost = \"a.test\"\nmethod = [\"GET\"]\n",
         "4:1",
         &["unknown key `method`", "did you mean `methods`?"],
     );
     refused("version = 1\n[dns]\ncolour = 1\n", "3:1", &["the only key of this table is denied"]);
-    refused("version = 1\n[audit]\n[limits]\ncolour = 1\n", "4:1", &["the keys of this table are timeout, grace"]);
+    refused(
+        "version = 1\n[audit]\n[limits]\ncolour = 1\n",
+        "4:1",
+        &["the keys of this table are timeout, grace"],
+    );
     refused("version = 1\n[network]\ndeny = []\n", "3:1", &["unknown key `deny`"]);
 }
 
@@ -186,10 +200,14 @@ fn a_value_of_the_wrong_kind_is_refused_with_what_belongs_there() {
     refused(&limits("cpus = nan"), "3:8", &["is not a share of cores"]);
     refused(&limits("cpus = \"1\""), "3:8", &["write 1 without the quotes"]);
     refused("version = 1\nlimits = 3\n", "2:10", &["a table"]);
-    refused("version = 1\nprofile = \"trusted\"\n", "2:11", &["is not a profile", "did you mean `untrusted`?"]);
+    refused(
+        "version = 1\nprofile = \"trusted\"\n",
+        "2:11",
+        &["is not a profile", "did you mean `untrusted`?"],
+    );
     refused("version = 1\nbackend = \"docker\"\n", "2:11", &["is not a backend", "auto, container"]);
     refused("version = 1\nrequire = [\"cpu\", \"kernel\"]\n", "2:19", &["is not a capability"]);
-    refused("version = 1\naccept_gaps = \"cpu\"\n", "2:15", &["a sequence"]);
+    refused("version = 1\naccept_gaps = \"cpu\"\n", "2:15", &["is not a list", "write a list here"]);
     refused("version = 1\nextends = 1\n", "2:11", &["a string"]);
 }
 
@@ -203,7 +221,8 @@ fn nothing_that_could_run_for_no_time_or_in_no_memory_is_accepted() {
 
 #[test]
 fn an_odd_boolean_is_refused() {
-    let private = |value: &str| format!("version = 1\n[[network.allow]]\nhost = \"a.test\"\nprivate = {value}\n");
+    let private =
+        |value: &str| format!("version = 1\n[[network.allow]]\nhost = \"a.test\"\nprivate = {value}\n");
     for value in ["\"yes\"", "1", "\"true\""] {
         refused(&private(value), "4:11", &["a boolean"]);
     }
@@ -232,7 +251,11 @@ fn a_host_that_means_too_much_or_nothing_is_refused() {
     ] {
         refused(&one_rule(&format!("host = \"{host}\"")), "3:8", &[words]);
     }
-    refused("version = 1\n[[network.allow]]\nname = \"x\"\n", "2:1", &["`host` is missing", "add the key `host`"]);
+    refused(
+        "version = 1\n[[network.allow]]\nname = \"x\"\n",
+        "2:1",
+        &["`host` is missing", "add the key `host`"],
+    );
 }
 
 #[test]
@@ -249,14 +272,22 @@ fn methods_and_paths_are_judged_or_refused() {
     refused(&one_rule("host = \"a.test\"\nmethods = [\"GET\", \"post\"]"), "4:19", &["write `POST`"]);
     refused(&one_rule("host = \"a.test\"\nmethods = [\"*\"]"), "4:12", &["leave `methods` out"]);
     refused(&one_rule("host = \"a.test\"\nmethods = []"), "4:11", &["allows nothing"]);
-    refused(&one_rule("host = \"a.test\"\npaths = [\"repos\"]"), "4:10", &["does not start with `/`", "`/repos`"]);
+    refused(
+        &one_rule("host = \"a.test\"\npaths = [\"repos\"]"),
+        "4:10",
+        &["does not start with `/`", "`/repos`"],
+    );
     refused(&one_rule("host = \"a.test\"\npaths = [\"/a?b=c\"]"), "4:10", &["more than a path"]);
     refused(
         &one_rule("host = \"a.test\"\nprotocol = \"tcp\"\nports = [1]\npaths = [\"/\"]"),
         "6:9",
         &["can't be judged"],
     );
-    refused(&one_rule("host = \"a.test\"\ntls = \"passthrough\"\nmethods = [\"GET\"]"), "5:11", &["can't be judged"]);
+    refused(
+        &one_rule("host = \"a.test\"\ntls = \"passthrough\"\nmethods = [\"GET\"]"),
+        "5:11",
+        &["can't be judged"],
+    );
 }
 
 #[test]
@@ -288,7 +319,11 @@ fn rules_and_credentials_must_know_each_other() {
 
 #[test]
 fn a_credential_goes_to_one_host_whose_requests_are_read() {
-    refused(&format!("{}{GH}", one_rule("host = \"*.a.test\"\ncredential = \"gh\"")), "3:8", &["to a wildcard"]);
+    refused(
+        &format!("{}{GH}", one_rule("host = \"*.a.test\"\ncredential = \"gh\"")),
+        "3:8",
+        &["to a wildcard"],
+    );
     let rule = one_rule("host = \"a.test\"\ncredential = \"gh\"\ntls = \"passthrough\"");
     refused(&format!("{rule}{GH}"), "5:7", &["TLS that isn't opened", "this credential"]);
     let rule = one_rule("host = \"a.test\"\ncredential = \"gh\"\nports = [1]\nprotocol = \"tcp\"");
@@ -335,13 +370,13 @@ fn a_variable_that_no_environment_holds_is_refused() {
     refused("version = 1\n[environment]\nset = { \"\" = \"x\" }\n", "3:9", &["can't be empty"]);
     refused("version = 1\n[environment]\nset = { A = \"\\u0000\" }\n", "3:13", &["NUL"]);
     refused("version = 1\n[environment]\nset = { A = 1 }\n", "3:13", &["`1` is not a variable's value"]);
-    refused("version = 1\n[environment]\nset = [\"A=1\"]\n", "3:7", &["map"]);
+    refused("version = 1\n[environment]\nset = [\"A=1\"]\n", "3:7", &["a list is not a table"]);
 }
 
 #[test]
 fn a_variable_that_the_host_does_not_have_is_not_passed() {
     let layer = loaded("version = 1\n[environment]\npass = [\"NOWHERE\", \"TZ\"]\n").layer;
-    let names: Vec<_> = layer.environment.passed.iter().map(|variable| variable.name()).collect();
+    let names: Vec<_> = layer.environment.passed.iter().map(Variable::name).collect();
     assert_eq!(names, ["TZ"]);
 }
 
@@ -354,7 +389,11 @@ fn what_this_version_cannot_do_is_refused_and_not_ignored() {
         ("inputs = [{ host = \"data\", guest = \"/inputs/data\" }]", 11),
     ] {
         let place = format!("3:{column}");
-        refused(&format!("version = 1\n[files]\n{line}\n"), &place, &["not available in this version", "remove"]);
+        refused(
+            &format!("version = 1\n[files]\n{line}\n"),
+            &place,
+            &["not available in this version", "remove"],
+        );
     }
     loaded("version = 1\n[files]\nhide = []\ninputs = []\nkeep = []\n");
     refused("version = 1\n[files]\ninputs = [{ guest = \"/x\" }]\n", "3:11", &["`host` is missing"]);
@@ -394,7 +433,8 @@ fn a_file_takes_from_its_base_what_it_leaves_out() {
     let base = "version = 1\nprofile = \"internal\"\naccept_gaps = [\"cpu\"]\nrequire = [\"tty\"]\n\
                 [limits]\nmemory = \"256MiB\"\nrequests = 10\n[[network.allow]]\nhost = \"a.test\"\n\
                 [environment]\npass = [\"TZ\", \"TOKEN\"]\nset = { A = \"1\", B = \"1\" }\n";
-    let top = "version = 1\nextends = \"base.toml\"\n[limits]\npids = 8\n[environment]\nset = { B = \"2\" }\n";
+    let top =
+        "version = 1\nextends = \"base.toml\"\n[limits]\npids = 8\n[environment]\nset = { B = \"2\" }\n";
     let folder = Folder::new(&[("base.toml", base), ("top.toml", top)]);
     let Loaded { layer, rest } = folder.load("top.toml").unwrap();
     assert_eq!(layer.profile, Some(Profile::Internal));
@@ -409,11 +449,10 @@ fn a_file_takes_from_its_base_what_it_leaves_out() {
 
 #[test]
 fn an_empty_list_means_none_and_not_the_bases() {
-    let base = format!(
-        "{}{GH}[environment]\npass = [\"TZ\"]\n",
-        one_rule("host = \"a.test\"\ncredential = \"gh\"")
-    );
-    let top = "version = 1\nextends = \"base.toml\"\n[network]\nallow = []\n[environment]\npass = [\"NOWHERE\"]\n";
+    let base =
+        format!("{}{GH}[environment]\npass = [\"TZ\"]\n", one_rule("host = \"a.test\"\ncredential = \"gh\""));
+    let top =
+        "version = 1\nextends = \"base.toml\"\n[network]\nallow = []\n[environment]\npass = [\"NOWHERE\"]\n";
     let base = base.replace("[\"TZ\"]", "[\"TZ\", \"NOWHERE\"]");
     let folder = Folder::new(&[("base.toml", &base), ("top.toml", top)]);
     let Loaded { layer, rest } = folder.load("top.toml").unwrap();
@@ -438,7 +477,12 @@ fn wider(base: &str, top: &str, place: &str, words: &[&str]) {
 
 #[test]
 fn extending_a_file_cannot_grant_more_than_it_grants() {
-    wider("[limits]\nmemory = \"64MiB\"", "[limits]\nmemory = \"65MiB\"", "4:10", &["limits.memory is wider"]);
+    wider(
+        "[limits]\nmemory = \"64MiB\"",
+        "[limits]\nmemory = \"65MiB\"",
+        "4:10",
+        &["limits.memory is wider"],
+    );
     wider("profile = \"compute\"", "profile = \"internal\"", "3:11", &["`compute` there"]);
     wider("backend = \"wasm\"", "backend = \"container\"", "3:11", &["`wasm` there"]);
     wider("backend = \"wasm\"", "backend = \"auto\"", "3:11", &["`wasm` there"]);
@@ -511,7 +555,8 @@ fn extending_leads_to_an_end() {
     fs::write(circle.path("b.toml"), extend("c.toml")).unwrap();
     assert!(circle.refused("a.toml").contains("extends itself"));
 
-    let chain: Vec<_> = (0..10).map(|at| (format!("{at}.toml"), extend(&format!("{}.toml", at + 1)))).collect();
+    let chain: Vec<_> =
+        (0..10).map(|at| (format!("{at}.toml"), extend(&format!("{}.toml", at + 1)))).collect();
     let chain: Vec<_> = chain.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let chain = Folder::new(&chain);
     fs::write(chain.path("9.toml"), "version = 1\n").unwrap();
@@ -594,10 +639,48 @@ fn whatever_extends_whatever_nothing_is_wider_than_its_base() {
     assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
+#[test]
+fn no_slip_in_a_file_is_more_than_an_error_with_a_help() {
+    let whole: Vec<char> = include_str!("../../../../examples/policies/full.toml").chars().collect();
+    let odd = [
+        '\u{0}', '\u{1b}', '\r', '\n', '\t', '"', '\'', '[', ']', '{', '=', '#', '.', '-', '*', 'é', '€',
+        '😀',
+    ];
+    let mut dice = Dice(0xd1ce);
+    let mut refused = 0;
+    for _ in 0..1500 {
+        let mut text = whole.clone();
+        for _ in 0..=dice.roll(2) {
+            let at = dice.roll(text.len() as u64) as usize;
+            match dice.roll(4) {
+                0 => drop(text.remove(at)),
+                1 => text[at] = odd[dice.roll(odd.len() as u64) as usize],
+                2 => text.insert(at, odd[dice.roll(odd.len() as u64) as usize]),
+                _ => text.truncate(at),
+            }
+            text.push(' ');
+        }
+        let text: String = text.into_iter().collect();
+        let source = Source::new("policy.toml", &text);
+        let read = PolicyFile::parse(&text, &source).and_then(|file| {
+            let loaded = check::alone(&file, &source, &host)?.loaded;
+            check::references(&file, &loaded, &source)
+        });
+        if let Err(error) = read {
+            refused += 1;
+            assert!(!error.fix().is_empty());
+            assert!(error.summary().starts_with("policy.toml:"), "{}", error.summary());
+            assert!(!render(&error).contains(['\u{0}', '\u{1b}', '\r']));
+        }
+    }
+    assert!(refused > 500, "{refused} refused");
+}
+
 #[track_caller]
 fn assert_within(top: &Policy, base: &Policy, folder: &Path) {
     let (mine, theirs) = (&top.limits, &base.limits);
-    let texts = || ["base.toml", "top.toml"].map(|name| fs::read_to_string(folder.join(name)).unwrap()).join("\n");
+    let texts =
+        || ["base.toml", "top.toml"].map(|name| fs::read_to_string(folder.join(name)).unwrap()).join("\n");
     let output = |bytes: Option<u64>| bytes.unwrap_or(u64::MAX);
     let within = mine.timeout <= theirs.timeout
         && mine.grace <= theirs.grace

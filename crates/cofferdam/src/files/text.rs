@@ -52,7 +52,8 @@ impl Unreadable {
         let absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         };
-        self.cause.as_ref().is_some_and(absent) && fs::symlink_metadata(path).is_err_and(|error| absent(&error))
+        self.cause.as_ref().is_some_and(absent)
+            && fs::symlink_metadata(path).is_err_and(|error| absent(&error))
     }
 }
 

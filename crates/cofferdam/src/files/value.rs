@@ -146,6 +146,14 @@ pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, BadValue> {
     number.ok_or_else(|| BadValue::new(format!("`{text}` is too large"), "write a smaller number"))
 }
 
+/// Refuses nothing at all, where a limit of nothing would let nothing run.
+pub(crate) fn nonzero<T: Default + PartialEq>(value: T, text: &str) -> Result<T, BadValue> {
+    if value == T::default() {
+        return Err(BadValue::new(format!("`{text}` would let nothing run"), "write something above zero"));
+    }
+    Ok(value)
+}
+
 /// Reads a port from 1 to 65535.
 pub(crate) fn port(text: &str) -> Result<u16, BadValue> {
     let port = text.parse::<u16>().ok().filter(|port| *port > 0 && is_digits(text));
@@ -285,8 +293,27 @@ mod tests {
         assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
         assert_eq!(duration("0s"), Ok(Duration::ZERO));
         for text in [
-            "", "5", "-5m", "- 5m", "5 m", "5M", "1.5s", "5min", "5us", "1h 30m", "1h30m", "+5s", "s", "٥s", "5s ",
-            "1e3s", "366d", "99999999999999999999h", "0x5s", "infinity", "5y",
+            "",
+            "5",
+            "-5m",
+            "- 5m",
+            "5 m",
+            "5M",
+            "1.5s",
+            "5min",
+            "5us",
+            "1h 30m",
+            "1h30m",
+            "+5s",
+            "s",
+            "٥s",
+            "5s ",
+            "1e3s",
+            "366d",
+            "99999999999999999999h",
+            "0x5s",
+            "infinity",
+            "5y",
         ] {
             assert!(duration(text).is_err(), "{text:?}");
         }
@@ -302,8 +329,23 @@ mod tests {
         assert_eq!(size("0B"), Ok(0));
         assert_eq!(size("9007199254740993B"), Ok(9_007_199_254_740_993));
         for text in [
-            "", "64", "1.5", "-1MiB", "64 MiB", "64M", "64mib", "1PiB", "MiB", "1.MiB", ".5MiB", "1.2.3MiB", "0.3B",
-            "99999999TiB", "9223372036854775808B", "1e3MiB", "+1MiB",
+            "",
+            "64",
+            "1.5",
+            "-1MiB",
+            "64 MiB",
+            "64M",
+            "64mib",
+            "1PiB",
+            "MiB",
+            "1.MiB",
+            ".5MiB",
+            "1.2.3MiB",
+            "0.3B",
+            "99999999TiB",
+            "9223372036854775808B",
+            "1e3MiB",
+            "+1MiB",
         ] {
             assert!(size(text).is_err(), "{text:?}");
         }
@@ -347,9 +389,13 @@ mod tests {
 
     #[test]
     fn a_url_is_not_a_host_and_the_help_names_the_host_in_it() {
-        for text in ["https://api.test/x", "api.test:443", "https://user:pass@api.test:443/x?y", "api.test/x"] {
+        for text in ["https://api.test/x", "api.test:443", "https://user:pass@api.test:443/x?y", "api.test/x"]
+        {
             let error = host(text).unwrap_err();
-            assert!(error.help.contains("`api.test` alone") || error.help.contains("write a name"), "{error}");
+            assert!(
+                error.help.contains("`api.test` alone") || error.help.contains("write a name"),
+                "{error}"
+            );
         }
         for text in ["*", "*.com", "10.0.0.0/0", "0/0", "https://*"] {
             assert!(host(text).is_err(), "{text}");
@@ -368,7 +414,9 @@ mod tests {
     #[test]
     fn a_path_that_could_be_read_in_two_ways_is_refused() {
         assert!(path("/repos/acme/shop/**").is_ok() && path("/").is_ok());
-        for text in ["", "repos", "*", "/a?b", "/a#b", "/a/../b", "/./a", "/a b", "/ä", "/a\\b", "/[a]", "/{a,b}"] {
+        for text in
+            ["", "repos", "*", "/a?b", "/a#b", "/a/../b", "/./a", "/a b", "/ä", "/a\\b", "/[a]", "/{a,b}"]
+        {
             assert!(path(text).is_err(), "{text:?}");
         }
     }

@@ -148,15 +148,21 @@ fn read_number<T: Word>(
 ) -> Result<T, BadValue> {
     match scalar {
         Scalar::Fraction(_) | Scalar::Whole(_) => parse(&scalar.to_string()),
-        Scalar::Text(text) if parse(text).is_ok() => {
-            Err(BadValue::new(format!("`\"{text}\"` is a string"), format!("write {text} without the quotes")))
-        }
+        Scalar::Text(text) if parse(text).is_ok() => Err(BadValue::new(
+            format!("`\"{text}\"` is a string"),
+            format!("write {text} without the quotes"),
+        )),
         Scalar::Text(_) | Scalar::Truth(_) => Err(wrong_kind::<T>(scalar)),
     }
 }
 
 /// Finds a name among those that exist.
-fn choose<T: Copy>(what: &str, text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, BadValue> {
+fn choose<T: Copy>(
+    what: &str,
+    text: &str,
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+) -> Result<T, BadValue> {
     if let Some(&found) = all.iter().find(|&&candidate| name(candidate) == text) {
         return Ok(found);
     }
@@ -329,7 +335,6 @@ words! {
         |protocol| named(protocol_name(*protocol)), {"enum": names(PROTOCOLS, protocol_name)};
 }
 
-
 /// Words that are one of a few names.
 macro_rules! choices {
     ($($(#[$doc:meta])* $name:ident, $what:literal, $expected:literal {
@@ -468,8 +473,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn refused<T: Word + fmt::Debug>(scalar: Scalar<'_>) -> BadValue {
-        T::read(&scalar).unwrap_err()
+    fn refused<T: Word + fmt::Debug>(scalar: &Scalar<'_>) -> BadValue {
+        T::read(scalar).unwrap_err()
     }
 
     fn text(text: &str) -> Scalar<'_> {
@@ -478,31 +483,31 @@ mod tests {
 
     #[test]
     fn a_number_without_its_unit_is_told_which_units_there_are() {
-        assert_eq!(refused::<Time>(Scalar::Whole(5)).why, "`5` has no unit");
-        assert_eq!(refused::<Size>(Scalar::Fraction(1.5)).why, "`1.5` has no unit");
-        assert_eq!(refused::<Time>(Scalar::Whole(-5)).why, "`-5` is negative");
+        assert_eq!(refused::<Time>(&Scalar::Whole(5)).why, "`5` has no unit");
+        assert_eq!(refused::<Size>(&Scalar::Fraction(1.5)).why, "`1.5` has no unit");
+        assert_eq!(refused::<Time>(&Scalar::Whole(-5)).why, "`-5` is negative");
     }
 
     #[test]
     fn a_value_of_another_kind_is_not_converted() {
-        assert_eq!(refused::<Pids>(text("256")).help, "write 256 without the quotes");
-        refused::<Pids>(Scalar::Fraction(256.0));
-        refused::<Pids>(Scalar::Truth(true));
-        refused::<Cores>(Scalar::Fraction(f64::INFINITY));
-        refused::<Cores>(Scalar::Fraction(f64::NAN));
-        refused::<Name>(Scalar::Whole(5));
-        refused::<Time>(Scalar::Truth(false));
-        refused::<Version>(text("1"));
-        refused::<Version>(Scalar::Fraction(1.0));
+        assert_eq!(refused::<Pids>(&text("256")).help, "write 256 without the quotes");
+        refused::<Pids>(&Scalar::Fraction(256.0));
+        refused::<Pids>(&Scalar::Truth(true));
+        refused::<Cores>(&Scalar::Fraction(f64::INFINITY));
+        refused::<Cores>(&Scalar::Fraction(f64::NAN));
+        refused::<Name>(&Scalar::Whole(5));
+        refused::<Time>(&Scalar::Truth(false));
+        refused::<Version>(&text("1"));
+        refused::<Version>(&Scalar::Fraction(1.0));
     }
 
     #[test]
     fn a_name_that_does_not_exist_is_answered_with_the_nearest_or_with_all() {
-        assert_eq!(refused::<ProfileName>(text("intrenal")).help, "did you mean `internal`?");
-        assert!(refused::<BackendChoice>(text("docker")).help.contains("auto, container, gvisor"));
+        assert_eq!(refused::<ProfileName>(&text("intrenal")).help, "did you mean `internal`?");
+        assert!(refused::<BackendChoice>(&text("docker")).help.contains("auto, container, gvisor"));
         assert_eq!(BackendChoice::read(&text("auto")), Ok(BackendChoice(None)));
-        assert_eq!(refused::<CapabilityName>(text("memroy")).help, "did you mean `memory`?");
-        assert_eq!(refused::<ProtocolName>(text("udp")).why, "`udp` is not a protocol");
+        assert_eq!(refused::<CapabilityName>(&text("memroy")).help, "did you mean `memory`?");
+        assert_eq!(refused::<ProtocolName>(&text("udp")).why, "`udp` is not a protocol");
     }
 
     #[test]

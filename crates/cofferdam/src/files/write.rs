@@ -7,8 +7,8 @@ use cofferdam_core::request::Variable;
 
 use super::Rest;
 use super::policy::{
-    AuditTable, CredentialTable, DnsTable, EnvironmentTable, FilesTable, LimitsTable, NetworkTable, PolicyFile,
-    RuleTable,
+    AuditTable, CredentialTable, DnsTable, EnvironmentTable, FilesTable, LimitsTable, NetworkTable,
+    PolicyFile, RuleTable,
 };
 use super::value::BadValue;
 use super::words::{

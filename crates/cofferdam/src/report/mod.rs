@@ -181,7 +181,13 @@ fn short(time: Duration) -> String {
 pub(crate) fn inert(text: &str) -> String {
     let bidi = |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()
-        .map(|c| if c != '\n' && (c.is_control() || bidi(c)) { c.escape_unicode().to_string() } else { c.to_string() })
+        .map(|c| {
+            if c != '\n' && (c.is_control() || bidi(c)) {
+                c.escape_unicode().to_string()
+            } else {
+                c.to_string()
+            }
+        })
         .collect()
 }
 
@@ -195,7 +201,7 @@ struct Paint {
 
 impl Paint {
     fn for_stderr() -> Self {
-        if io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        if crate::cli::colours(io::stderr()) {
             Paint { bad: "\x1b[31m", good: "\x1b[32m", dim: "\x1b[2m", plain: "\x1b[0m" }
         } else {
             Paint { bad: "", good: "", dim: "", plain: "" }

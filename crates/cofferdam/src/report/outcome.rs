@@ -16,9 +16,7 @@ use std::time::{Duration, SystemTime};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_core::capability::{Capability, Gap};
-use cofferdam_core::outcome::{
-    AuditSpan, Blame, Cancel, End, Fault, LimitName, Outcome, Ran, Times, Usage,
-};
+use cofferdam_core::outcome::{AuditSpan, Blame, Cancel, End, Fault, LimitName, Outcome, Ran, Times, Usage};
 use cofferdam_core::policy::{BackendName, Profile};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::{Error as _, Serialize, SerializeStruct as _, Serializer};
@@ -415,9 +413,9 @@ impl fmt::Display for Text<'_> {
             writer.map_err(|_| io::Error::other("the writer failed"))
         };
         let read = match self.json.encoding {
-            Encoding::Base64 => base64(self.json.captured, &mut |bytes| {
-                emit(&Base64Display::new(bytes, &STANDARD))
-            }),
+            Encoding::Base64 => {
+                base64(self.json.captured, &mut |bytes| emit(&Base64Display::new(bytes, &STANDARD)))
+            }
             Encoding::Utf8 => utf8(self.json.captured, &mut |text| emit(&text)),
         };
         if let (Ok(()), Err(error)) = (writer, read) {
@@ -682,7 +680,11 @@ pub(crate) mod tests {
             limits_hit: BTreeSet::from([LimitName::Pids]),
             left_processes: 1,
             enforced: BTreeSet::from([Capability::Network, Capability::Files]),
-            gaps: vec![Gap { capability: Capability::Cpu, why: "no controller".into(), fix: "mount it".into() }],
+            gaps: vec![Gap {
+                capability: Capability::Cpu,
+                why: "no controller".into(),
+                fix: "mount it".into(),
+            }],
             policy: Some(PolicyHash("00".into())),
             audit: Some(AuditSpan { first: 10, last: 14, head: format!("sha256:{}", "0".repeat(64)) }),
         }
@@ -772,7 +774,11 @@ pub(crate) mod tests {
         let text = "aé€😀\"\\\n\u{0}\u{1b}[2J\u{2028}é";
         for chunk in 1..=text.len() {
             let json = stream(text.as_bytes(), chunk);
-            assert_eq!((json["text"].as_str(), json["encoding"].as_str()), (Some(text), Some("utf-8")), "{chunk}");
+            assert_eq!(
+                (json["text"].as_str(), json["encoding"].as_str()),
+                (Some(text), Some("utf-8")),
+                "{chunk}"
+            );
             assert_eq!(json["bytes"], text.len());
         }
     }
@@ -781,7 +787,13 @@ pub(crate) mod tests {
     fn one_byte_that_is_not_utf8_makes_it_base64_however_its_chunks_are_cut() {
         use base64::Engine as _;
         // A lone continuation, a surrogate, an overlong form, a sequence that never ends.
-        for bytes in [&b"ab\x80cde"[..], b"\xed\xa0\x80", b"x\xc0\xaf", "abc€".as_bytes().split_last().unwrap().1, b"\xff"] {
+        for bytes in [
+            &b"ab\x80cde"[..],
+            b"\xed\xa0\x80",
+            b"x\xc0\xaf",
+            "abc€".as_bytes().split_last().unwrap().1,
+            b"\xff",
+        ] {
             for chunk in 1..=bytes.len() {
                 let json = stream(bytes, chunk);
                 assert_eq!(json["encoding"], "base64");
@@ -884,7 +896,8 @@ pub(crate) mod tests {
         let outcome = outcome(End::Exited(0));
         for read_before in [false, true] {
             let lost = Lost(Cell::new(read_before));
-            let json = OutcomeJson::from(&outcome).with_output(Stream::Captured(&lost), Stream::PassedThrough(0));
+            let json =
+                OutcomeJson::from(&outcome).with_output(Stream::Captured(&lost), Stream::PassedThrough(0));
             let error = json.write_line(&mut vec![]).unwrap_err();
             assert!(error.to_string().contains("the spool is gone"), "{error}");
         }

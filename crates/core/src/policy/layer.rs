@@ -26,7 +26,7 @@ pub struct Layer {
     /// See [`Policy::profile`].
     pub profile: Option<Profile>,
     /// See [`Policy::backend`]. `Some(None)` is `auto`, said aloud.
-    pub backend: Option<BackendName>,
+    pub backend: Option<Option<BackendName>>,
     /// See [`Policy::limits`].
     pub limits: LimitsLayer,
     /// Added to the environment of the layers below; a later value for a name wins.
@@ -126,7 +126,7 @@ impl Policy {
         ceiling.check(&sum)?;
         Ok(Policy {
             profile: sum.profile.unwrap_or(Profile::Untrusted),
-            backend: sum.backend,
+            backend: sum.backend.flatten(),
             limits: sum.limits.within(&ceiling.limits),
             environment: sum.environment,
             network: sum.network,
@@ -164,8 +164,8 @@ impl Layer {
         {
             return wider("profile", None, format!("it is `{theirs}` there"));
         }
-        if let (Some(mine), Some(theirs)) = (self.backend, base.backend)
-            && mine != theirs
+        if let (Some(mine), Some(Some(theirs))) = (self.backend, base.backend)
+            && mine != Some(theirs)
         {
             return wider("backend", None, format!("it is `{theirs}` there"));
         }
@@ -180,12 +180,20 @@ impl Layer {
         }
         for (index, credential) in self.credentials.iter().enumerate() {
             if !base.credentials.iter().any(|outer| credential.within(outer)) {
-                return wider("credential", Some(index), format!("`{}` is not granted there", credential.name));
+                return wider(
+                    "credential",
+                    Some(index),
+                    format!("`{}` is not granted there", credential.name),
+                );
             }
         }
         for (index, variable) in self.environment.passed.iter().enumerate() {
             if !base.environment.passed.iter().any(|outer| outer.name() == variable.name()) {
-                return wider("environment.pass", Some(index), format!("`{}` is not passed there", variable.name()));
+                return wider(
+                    "environment.pass",
+                    Some(index),
+                    format!("`{}` is not passed there", variable.name()),
+                );
             }
         }
         Ok(self.over(base))
@@ -361,8 +369,7 @@ mod tests {
 
     #[test]
     fn a_profile_that_the_node_does_not_list_is_refused_even_as_the_default() {
-        let ceiling =
-            Ceiling { profiles: Some(BTreeSet::from([Profile::Internal])), ..Default::default() };
+        let ceiling = Ceiling { profiles: Some(BTreeSet::from([Profile::Internal])), ..Default::default() };
         assert_eq!(Policy::resolve(&[Layer::default()], &ceiling).unwrap_err().key, "profile");
     }
 

@@ -147,8 +147,7 @@ impl Denial {
     pub fn fix(&self) -> String {
         match self {
             Denial::BackendForbidden { profile, .. } => {
-                let considered: Vec<_> =
-                    profile.considers().iter().map(|backend| backend.name()).collect();
+                let considered: Vec<_> = profile.considers().iter().map(|backend| backend.name()).collect();
                 format!(
                     "choose one of {} with --backend, or --profile internal if nobody outside \
                      controls what the program reads",
@@ -186,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_default_profile_never_runs_in_a_container() {
-        let policy = policy(Layer { backend: Some(BackendName::Container), ..Layer::default() });
+        let policy = policy(Layer { backend: Some(Some(BackendName::Container)), ..Layer::default() });
         assert_eq!(
             decide(&policy, hash(), &request()).unwrap_err(),
             Denial::BackendForbidden { profile: Profile::Untrusted, backend: BackendName::Container }
@@ -217,8 +216,7 @@ mod tests {
     #[test]
     fn the_canonical_text_holds_no_value_that_was_passed_in() {
         let mut with_secret = policy(Layer::default());
-        with_secret.environment.passed =
-            vec![crate::request::Variable::new("TOKEN", "hunter2").unwrap()];
+        with_secret.environment.passed = vec![crate::request::Variable::new("TOKEN", "hunter2").unwrap()];
         assert!(with_secret.canonical().contains("TOKEN"));
         assert!(!with_secret.canonical().contains("hunter2"));
     }

@@ -167,8 +167,25 @@ mod tests {
     #[test]
     fn patterns_that_mean_everything_or_nothing_are_refused() {
         for text in [
-            "*", "*.com", "*.", "", ".", "a..b", "https://a.test", "a.test:443", "a.test/x", "a b.test",
-            "a\0.test", "user@a.test", "-a.test", "*.*.test", "a.*.test", "1.2.3", "ä.test", "[::1]", "0/0",
+            "*",
+            "*.com",
+            "*.",
+            "",
+            ".",
+            "a..b",
+            "https://a.test",
+            "a.test:443",
+            "a.test/x",
+            "a b.test",
+            "a\0.test",
+            "user@a.test",
+            "-a.test",
+            "*.*.test",
+            "a.*.test",
+            "1.2.3",
+            "ä.test",
+            "[::1]",
+            "0/0",
         ] {
             assert!(HostPattern::parse(text).is_err(), "{text:?}");
         }

@@ -68,12 +68,7 @@ mod tests {
     use super::*;
 
     fn verdict(cause: Cause, out_of_memory: bool) -> End {
-        let ended = Ended {
-            cause,
-            ran_for: Duration::ZERO,
-            first_output: None,
-            halting: Duration::ZERO,
-        };
+        let ended = Ended { cause, ran_for: Duration::ZERO, first_output: None, halting: Duration::ZERO };
         ended.verdict(&Left { out_of_memory, ..Left::default() }).0
     }
 

@@ -48,6 +48,9 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
             };
             fault(FaultCode::BadRequest, chain(error), fix)
         }
+        BackendError::NoRoom { .. } => {
+            fault(FaultCode::BadRequest, chain(error), "allow more: a sandbox itself takes a few MiB")
+        }
         BackendError::Host { .. } => {
             fault(FaultCode::HostError, chain(error), "see `cofferdam doctor` for what this host lacks")
         }
@@ -77,7 +80,9 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
             "give a script a first line like #!/bin/sh, or name its interpreter before it",
         ),
         Some(E2BIG) => fault(FaultCode::NotExecutable, message, "pass large data through standard input"),
-        _ => fault(FaultCode::NotExecutable, message, "make it executable, or name its interpreter before it"),
+        _ => {
+            fault(FaultCode::NotExecutable, message, "make it executable, or name its interpreter before it")
+        }
     }
 }
 
@@ -85,12 +90,8 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
 #[must_use]
 pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
     let lines = none.refusals.iter().map(|refusal| format!("\n  {}: {}", refusal.name, refusal.why));
-    let message = format!(
-        "no backend runs this under profile `{profile}`:{}",
-        lines.collect::<String>()
-    );
-    let mut fixes: Vec<_> =
-        none.refusals.iter().map(|refusal| format!("{}: {}", refusal.name, refusal.fix)).collect();
+    let message = format!("no backend runs this under profile `{profile}`:{}", lines.collect::<String>());
+    let mut fixes = by_fix(none);
     if profile == Profile::Untrusted {
         fixes.push(
             "or --profile internal, which allows a container, if nobody outside controls the \
@@ -99,4 +100,16 @@ pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
         );
     }
     fault(FaultCode::BackendRefused, message, fixes.join("\n  "))
+}
+
+/// What to do about each backend, those with the same advice together.
+fn by_fix(none: &NoBackend) -> Vec<String> {
+    let mut groups: Vec<(&str, Vec<&str>)> = vec![];
+    for refusal in &none.refusals {
+        match groups.iter_mut().find(|(fix, _)| *fix == refusal.fix) {
+            Some((_, names)) => names.push(refusal.name.name()),
+            None => groups.push((&refusal.fix, vec![refusal.name.name()])),
+        }
+    }
+    groups.into_iter().map(|(fix, names)| format!("{}: {fix}", names.join(", "))).collect()
 }

@@ -26,9 +26,8 @@ type Done = Result<(), Errno>;
 impl<'a> Image<'a> {
     /// Prepares everything that would need memory later.
     pub(super) fn new(launch: &'a Launch) -> Self {
-        let pointers = |words: &[CString]| {
-            words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
-        };
+        let pointers =
+            |words: &[CString]| words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
         // SAFETY: a set of bits for which all zeros means empty.
         let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         for &core in launch.cores.iter().filter(|core| **core < libc::CPU_SETSIZE as usize) {

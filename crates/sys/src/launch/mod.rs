@@ -437,8 +437,8 @@ impl Launched {
     pub fn failure(&mut self) -> Option<LaunchError> {
         let mut report = [0; 8];
         self.failure.read_exact(&mut report).ok()?;
-        let [stage, errno] = [&report[..4], &report[4..]]
-            .map(|half| i32::from_ne_bytes([half[0], half[1], half[2], half[3]]));
+        let [stage, errno] =
+            [&report[..4], &report[4..]].map(|half| i32::from_ne_bytes([half[0], half[1], half[2], half[3]]));
         Some(LaunchError {
             action: Stage::describe(stage as u32, &self.steps),
             source: io::Error::from_raw_os_error(errno),

@@ -18,7 +18,6 @@
 //! Linux 5.11 the kernel finds out which those are when the filter is installed, and does not run it for
 //! them (`seccomp_cache_prepare` in `kernel/seccomp.c`).
 
-use std::iter::once;
 use std::mem::offset_of;
 
 use libc::{seccomp_data, sock_filter};

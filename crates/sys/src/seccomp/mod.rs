@@ -4,11 +4,11 @@
 //! host, before the sandbox's first process exists, and [installed](Filter::install) in that process as the
 //! last step before the program starts. From then on it holds for all that descends from it.
 //!
-//! - [`table`]: the policy, one line for each system call, with its reason.
-//! - [`arguments`]: the rules that depend on an argument.
-//! - [`rule`]: the words both are written in.
-//! - [`compile`]: from a table to a program.
-//! - [`listing`]: a program in words, which the golden file under `tests/golden` pins.
+//! - `table`: the policy, one line for each system call, with its reason.
+//! - `arguments`: the rules that depend on an argument.
+//! - `rule`: the words both are written in.
+//! - `compile`: from a table to a program.
+//! - `listing`: a program in words, which the golden file under `tests/golden` pins.
 //!
 //! # Invariants
 //!

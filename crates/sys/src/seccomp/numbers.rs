@@ -7,7 +7,6 @@
 
 #![expect(non_upper_case_globals, reason = "these are spelled as the C headers and `libc` spell them")]
 
-use libc::c_long;
 pub(super) use libc::*;
 
 pub(super) const SYS_cachestat: c_long = 451;

@@ -40,9 +40,8 @@ pub(super) fn request(args: RunArgs) -> Result<Request, Unprepared> {
 
 /// An argument: any bytes but NUL, which the operating system let nobody type.
 fn word(text: OsString) -> Result<CString, Unprepared> {
-    CString::new(text.into_vec()).map_err(|_| {
-        Unprepared::request(FaultCode::BadRequest, "an argument holds a NUL byte", "remove it")
-    })
+    CString::new(text.into_vec())
+        .map_err(|_| Unprepared::request(FaultCode::BadRequest, "an argument holds a NUL byte", "remove it"))
 }
 
 fn words(texts: Vec<OsString>) -> Result<Vec<CString>, Unprepared> {

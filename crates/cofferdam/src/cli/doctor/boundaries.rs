@@ -1,0 +1,325 @@
+//! The backends of this machine, and which profile gets which: asked of the same functions that a
+//! run asks, so that this never promises what a run is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cofferdam_backends::container::Host;
+use cofferdam_core::backend::{Backend, Fit};
+use cofferdam_core::capability::{Capability, Gap, Offers};
+use cofferdam_core::grant::Grant;
+use cofferdam_core::policy::{ALWAYS_ASKED, BackendName, Ceiling, Layer, Policy, Profile, decide};
+use cofferdam_core::request::{Argv, Lang, Origin, Program, Request, Script};
+use cofferdam_engine::policy_hash;
+use cofferdam_engine::select::{Absent, Candidate, Refusal, select};
+
+use super::findings::{BackendFound, Fix, GapFound, LanguageFound, ProfileFound, Trial, Trouble};
+
+/// Every backend, looked at and tried.
+pub(super) struct Boundaries {
+    /// What a run would choose from, without those that can't start anything.
+    candidates: Vec<Candidate>,
+    /// The same backends, in the same order.
+    seen: Vec<Seen>,
+    /// What no run on this machine may exceed.
+    ceiling: Ceiling,
+    /// What stops every run, whatever its backend, by name.
+    stops: Vec<(&'static str, Trouble)>,
+    /// What a container would lack even if one could be started.
+    lacks: Vec<(Capability, Trouble)>,
+}
+
+/// What a backend says of itself. Nothing where this version doesn't have it.
+#[derive(Default)]
+struct Seen {
+    offers: Option<Offers>,
+    trial: Option<Result<Duration, Trouble>>,
+    languages: Vec<LanguageFound>,
+}
+
+/// What a profile gets.
+enum Answer {
+    Runs { backend: BackendName, why: String },
+    Stopped(&'static str, Trouble),
+    Refused(Vec<Refusal>),
+}
+
+impl Boundaries {
+    /// Looks at every backend, and starts a sandbox where one can be started.
+    pub(super) fn look(container: &Host, ceiling: Ceiling, stops: Vec<(&'static str, Trouble)>) -> Self {
+        let looked = crate::host::candidates().into_iter().map(|candidate| look_at(candidate, container));
+        let (candidates, seen) = looked.unzip();
+        let lacks =
+            |&capability: &Capability| Some((capability, Trouble::from(container.lacks(capability)?)));
+        // Whoever isn't root is refused parts that root would have: then only that is worth a word.
+        let lacks = if container.root { ALWAYS_ASKED.iter().filter_map(lacks).collect() } else { vec![] };
+        Boundaries { candidates, seen, ceiling, stops, lacks }
+    }
+
+    /// What each profile would run in.
+    pub(super) fn profiles(&self) -> Vec<ProfileFound> {
+        Profile::ALL.iter().map(|&profile| self.profile(profile)).collect()
+    }
+
+    fn profile(&self, profile: Profile) -> ProfileFound {
+        let (backend, why, briefly, fix) = match self.ask(profile) {
+            Answer::Runs { backend, why } => (Some(backend.name()), why, String::new(), None),
+            Answer::Stopped(_, trouble) => (None, trouble.why.clone(), trouble.why, Some(trouble.fix)),
+            Answer::Refused(refusals) => {
+                let all: Vec<_> =
+                    refusals.iter().map(|refusal| format!("{}: {}", refusal.name, refusal.why)).collect();
+                let ours = self.of_this_version(&refusals).next();
+                let briefly = ours.map_or_else(|| "the backends are missing".to_owned(), briefly);
+                (None, all.join("; "), briefly, ours.map(|refusal| refusal.fix.clone()))
+            }
+        };
+        let considers = profile.considers().iter().map(|backend| backend.name()).collect();
+        ProfileFound { name: profile.name(), runs: backend.is_some(), backend, considers, why, fix, briefly }
+    }
+
+    /// What a plain run of a profile would get.
+    fn ask(&self, profile: Profile) -> Answer {
+        if let Some((name, trouble)) = self.stops.first() {
+            return Answer::Stopped(name, trouble.clone());
+        }
+        let request = plain_request();
+        let grant = match self.grant(profile, &request) {
+            Ok(grant) => grant,
+            Err(trouble) => return Answer::Stopped("policy", trouble),
+        };
+        match select(&self.candidates, &grant, &request.program).1 {
+            Ok(selected) => Answer::Runs { backend: selected.name, why: selected.why },
+            Err(none) => Answer::Refused(none.refusals),
+        }
+    }
+
+    fn grant(&self, profile: Profile, request: &Request) -> Result<Grant, Trouble> {
+        let layer = Layer { profile: Some(profile), ..Layer::default() };
+        let policy = Policy::resolve(&[layer], &self.ceiling).map_err(|over| {
+            Trouble::new(over.to_string(), "have the operator raise the ceiling in node.toml")
+        })?;
+        decide(&policy, policy_hash(&policy), request)
+            .map_err(|denial| Trouble::new(denial.to_string(), denial.fix()))
+    }
+
+    /// Every backend by name, with what it enforces.
+    pub(super) fn backends(&self) -> Vec<BackendFound> {
+        let both = self.candidates.iter().zip(&self.seen);
+        both.map(|(candidate, seen)| {
+            let absent = candidate.backend.as_ref().err();
+            let offers = seen.offers.as_ref();
+            let enforced = offers.map(|offers| offers.enforced().iter().map(|it| it.name()).collect());
+            BackendFound {
+                name: candidate.name.name(),
+                available: absent.is_none(),
+                trouble: absent.map(|Absent { why, fix }| Trouble::new(why, fix)),
+                trial: seen.trial.as_ref().map(trial),
+                enforced: enforced.unwrap_or_default(),
+                gaps: offers.map(|offers| self.gaps(offers)).unwrap_or_default(),
+                languages: seen.languages.clone(),
+            }
+        })
+        .collect()
+    }
+
+    /// The whole vocabulary but for what is enforced.
+    fn gaps(&self, offers: &Offers) -> Vec<GapFound> {
+        let whole: BTreeSet<_> = Capability::ALL.iter().copied().collect();
+        let gaps = offers.missing(&whole).into_iter();
+        gaps.map(|Gap { capability, why, fix }| GapFound {
+            name: capability.name(),
+            why,
+            fix: self.with_what_is_missing(fix),
+        })
+        .collect()
+    }
+
+    /// Says of a fix that names a backend if that isn't here either.
+    fn with_what_is_missing(&self, fix: String) -> String {
+        let named = |candidate: &&Candidate| fix.ends_with(&format!("--backend {}", candidate.name));
+        match self.candidates.iter().find(named).map(|candidate| &candidate.backend) {
+            Some(Err(absent)) => format!("{fix} ({})", absent.why),
+            Some(Ok(_)) | None => fix,
+        }
+    }
+
+    /// What has to be done for profile `internal`, most important first, each thing once.
+    pub(super) fn fixes(&self) -> Vec<Fix> {
+        let mut steps: Vec<(String, &'static str)> =
+            self.stops.iter().map(|(name, trouble)| (trouble.fix.clone(), *name)).collect();
+        match self.ask(Profile::Internal) {
+            // Besides what stops every run there may be more to do.
+            Answer::Runs { .. } | Answer::Stopped("node" | "state" | "audit", _) => {}
+            Answer::Stopped(name, trouble) => steps.push((trouble.fix, name)),
+            Answer::Refused(refusals) => {
+                for refusal in self.of_this_version(&refusals).filter(|refusal| refusal.gaps.is_empty()) {
+                    steps.push((refusal.fix.clone(), refusal.name.name()));
+                }
+                let gaps = self.of_this_version(&refusals).flat_map(|refusal| &refusal.gaps);
+                steps.extend(gaps.map(|gap| (gap.fix.clone(), gap.capability.name())));
+            }
+        }
+        steps.extend(self.lacks.iter().map(|(capability, it)| (it.fix.clone(), capability.name())));
+        each_once(steps)
+    }
+
+    /// The refusals of backends that this version has.
+    fn of_this_version<'a>(&self, refusals: &'a [Refusal]) -> impl Iterator<Item = &'a Refusal> {
+        let has = |name: BackendName| {
+            let mut both = self.candidates.iter().zip(&self.seen);
+            both.any(|(candidate, seen)| candidate.name == name && seen.offers.is_some())
+        };
+        refusals.iter().filter(move |refusal| has(refusal.name))
+    }
+}
+
+/// Asks a backend what it enforces. One that enforces nothing, or that fails a trial, is no choice.
+fn look_at(candidate: Candidate, container: &Host) -> (Candidate, Seen) {
+    let Candidate { name, backend } = candidate;
+    let backend = match backend {
+        Ok(backend) => backend,
+        Err(absent) => return (Candidate { name, backend: Err(absent) }, Seen::default()),
+    };
+    let mut offers = backend.offers().clone();
+    let languages = Lang::ALL.iter().map(|&lang| language(backend.as_ref(), lang)).collect();
+    let mut trial = None;
+    let mut obstacle = nothing_at_all(&offers);
+    if obstacle.is_none() && name == BackendName::Container {
+        let tried = container.try_start().map_err(Trouble::from);
+        if let Err(trouble) = &tried {
+            offers = Capability::ALL.iter().fold(Offers::nothing(), |offers, &capability| {
+                offers.without(capability, trouble.why.clone(), trouble.fix.clone())
+            });
+        }
+        obstacle = tried.as_ref().err().cloned();
+        trial = Some(tried);
+    }
+    let backend = match obstacle {
+        Some(Trouble { why, fix }) => Err(Absent { why, fix }),
+        None => Ok(backend),
+    };
+    (Candidate { name, backend }, Seen { offers: Some(offers), trial, languages })
+}
+
+/// Why a backend enforces nothing, if it enforces nothing.
+fn nothing_at_all(offers: &Offers) -> Option<Trouble> {
+    if !offers.enforced().is_empty() {
+        return None;
+    }
+    // Capabilities that every run asks for: another one may be missing for a reason of its own.
+    let mut gaps = offers.missing(&ALWAYS_ASKED.into()).into_iter();
+    gaps.next().map(|gap| Trouble::new(gap.why, gap.fix))
+}
+
+fn trial(tried: &Result<Duration, Trouble>) -> Trial {
+    let tenths = |time: &Duration| (time.as_secs_f64() * 10_000.0).round() / 10.0;
+    Trial { passed: tried.is_ok(), ms: tried.as_ref().ok().map(tenths) }
+}
+
+fn language(backend: &dyn Backend, lang: Lang) -> LanguageFound {
+    let script = Script { lang, origin: Origin::Inline, source: vec![], args: vec![] };
+    let (runs, why) = match backend.fit(&Program::Script(script)) {
+        Fit::No { why } => (false, why),
+        Fit::Yes { why } => (true, why),
+    };
+    LanguageFound { name: lang.name(), runs, why }
+}
+
+/// A request that asks for nothing beyond what every run has.
+fn plain_request() -> Request {
+    let program = Program::Command(Argv::new(c"true".into(), vec![]));
+    Request { program, files: vec![], labels: BTreeMap::new(), tty: false }
+}
+
+/// Why a backend of this version refuses, in a few words.
+fn briefly(refusal: &Refusal) -> String {
+    if refusal.gaps.is_empty() {
+        return refusal.why.clone();
+    }
+    let gaps: Vec<_> = refusal.gaps.iter().map(|gap| gap.capability.name()).collect();
+    format!("{} can't enforce {}", refusal.name, gaps.join(", "))
+}
+
+/// Puts steps that are the same together, at the place of the first.
+fn each_once(steps: Vec<(String, &'static str)>) -> Vec<Fix> {
+    let mut fixes: Vec<Fix> = vec![];
+    for (fix, name) in steps {
+        match fixes.iter_mut().find(|known| known.fix == fix) {
+            Some(known) if known.mends.contains(&name) => {}
+            Some(known) => known.mends.push(name),
+            None => fixes.push(Fix { fix, mends: vec![name] }),
+        }
+    }
+    fixes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Host {
+        Host {
+            cgroups: cofferdam_sys::cgroup::Cgroups::parse("", ""),
+            landlock: Ok(7),
+            no_user_namespaces: None,
+            no_seccomp: None,
+            root: true,
+        }
+    }
+
+    fn boundaries(stops: Vec<(&'static str, Trouble)>, lacks: Vec<(Capability, Trouble)>) -> Boundaries {
+        let candidates = crate::host::candidates();
+        let seen = candidates
+            .iter()
+            .map(|candidate| Seen {
+                offers: candidate.backend.as_ref().ok().map(|backend| backend.offers().clone()),
+                ..Seen::default()
+            })
+            .collect();
+        Boundaries { candidates, seen, ceiling: Ceiling::default(), stops, lacks }
+    }
+
+    #[test]
+    fn what_stops_every_run_is_the_first_thing_to_mend_and_no_profile_runs() {
+        let lacks = host().lacks(Capability::Memory).map(Trouble::from).unwrap();
+        let stops = vec![("state", Trouble::new("it is full", "make room"))];
+        let found = boundaries(stops, vec![(Capability::Memory, lacks)]);
+        assert!(found.profiles().iter().all(|profile| !profile.runs && profile.why == "it is full"));
+        let fixes = found.fixes();
+        assert_eq!(fixes[0], Fix { fix: "make room".into(), mends: vec!["state"] });
+        assert_eq!(fixes[1].mends, ["memory"]);
+    }
+
+    #[test]
+    fn a_profile_that_the_node_forbids_is_not_promised() {
+        let mut found = boundaries(vec![], vec![]);
+        found.ceiling.profiles = Some(BTreeSet::from([Profile::Untrusted]));
+        let internal = found.profile(Profile::Internal);
+        assert!(!internal.runs);
+        assert!(internal.why.contains("ceiling"), "{}", internal.why);
+        assert_eq!(found.fixes()[0].mends, ["policy"]);
+    }
+
+    #[test]
+    fn untrusted_never_runs_in_a_container() {
+        let untrusted = boundaries(vec![], vec![]).profile(Profile::Untrusted);
+        assert!(!untrusted.runs);
+        assert!(!untrusted.considers.contains(&"container"));
+    }
+
+    #[test]
+    fn a_fix_that_needs_a_backend_says_when_that_is_not_here() {
+        let found = boundaries(vec![], vec![]);
+        let fix = found.with_what_is_missing("choose it: --backend microvm".into());
+        assert!(fix.contains("this version has no"), "{fix}");
+        assert_eq!(found.with_what_is_missing("run without -t".into()), "run without -t");
+    }
+
+    #[test]
+    fn the_same_step_is_told_once_with_all_that_it_mends() {
+        let step = |name| ("mount it".to_owned(), name);
+        let fixes = each_once(vec![step("memory"), ("boot".into(), "landlock"), step("cpu"), step("cpu")]);
+        assert_eq!(fixes.len(), 2);
+        assert_eq!(fixes[0].mends, ["memory", "cpu"]);
+    }
+}

@@ -1,0 +1,258 @@
+//! Everything that `doctor` reports. Written as JSON it is version 1 of a format that people script
+//! against: names stay, and what is not known is null.
+
+use serde::Serialize;
+
+/// What was found on this machine.
+#[derive(Debug, Serialize)]
+pub(super) struct Findings {
+    /// The version of this format.
+    pub(super) version: u32,
+    /// The version of the program that wrote it.
+    pub(super) cofferdam: &'static str,
+    /// What each profile would run in, by name.
+    pub(super) profiles: Vec<ProfileFound>,
+    /// Every backend that there is a name for, by name.
+    pub(super) backends: Vec<BackendFound>,
+    /// The kernel and what it has.
+    pub(super) host: HostFound,
+    /// Where runs are noted.
+    pub(super) state: FolderFound,
+    /// Where the audit log is.
+    pub(super) audit: FolderFound,
+    /// The operator's settings.
+    pub(super) node: Node,
+    /// What to do so that profile `internal` runs with everything enforced, in this order.
+    pub(super) fixes: Vec<Fix>,
+}
+
+/// Something that isn't as it should be, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Trouble {
+    /// Why.
+    pub(super) why: String,
+    /// What to do.
+    pub(super) fix: String,
+}
+
+impl Trouble {
+    pub(super) fn new(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Trouble { why: why.into(), fix: fix.into() }
+    }
+}
+
+impl From<(String, String)> for Trouble {
+    fn from((why, fix): (String, String)) -> Self {
+        Trouble { why, fix }
+    }
+}
+
+/// What a profile would run in.
+#[derive(Debug, Serialize)]
+pub(super) struct ProfileFound {
+    /// The profile.
+    pub(super) name: &'static str,
+    /// Whether a plain run of this profile would start here: default limits, no network.
+    pub(super) runs: bool,
+    /// The backend that it would get; null where it doesn't run.
+    pub(super) backend: Option<&'static str>,
+    /// The backends that it considers, first choice first.
+    pub(super) considers: Vec<&'static str>,
+    /// Why that backend, or why none.
+    pub(super) why: String,
+    /// What would make it run; null where it does, or where nothing on this machine would.
+    pub(super) fix: Option<String>,
+    /// The same in a few words, where it doesn't run.
+    #[serde(skip)]
+    pub(super) briefly: String,
+}
+
+/// A backend, and what it enforces here.
+#[derive(Debug, Serialize)]
+pub(super) struct BackendFound {
+    /// The backend.
+    pub(super) name: &'static str,
+    /// Whether it can run anything here.
+    pub(super) available: bool,
+    /// Why it can't.
+    pub(super) trouble: Option<Trouble>,
+    /// A sandbox that was started to see whether one can be; null where what the host says of
+    /// itself rules that out, or where the backend isn't part of this version.
+    pub(super) trial: Option<Trial>,
+    /// What it enforces, in the vocabulary's order.
+    pub(super) enforced: Vec<&'static str>,
+    /// What it doesn't enforce, in the vocabulary's order. With `enforced` the whole vocabulary, or
+    /// empty where the backend isn't part of this version.
+    pub(super) gaps: Vec<GapFound>,
+    /// The languages that `run` knows by name.
+    pub(super) languages: Vec<LanguageFound>,
+}
+
+/// A sandbox that was started and ended at once.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Trial {
+    /// Whether it came up.
+    pub(super) passed: bool,
+    /// How long that took, in milliseconds; null where it didn't.
+    pub(super) ms: Option<f64>,
+}
+
+/// A capability that is not enforced.
+#[derive(Debug, Serialize)]
+pub(super) struct GapFound {
+    /// The capability.
+    pub(super) name: &'static str,
+    /// Why it isn't enforced.
+    pub(super) why: String,
+    /// What closes the gap.
+    pub(super) fix: String,
+}
+
+/// Whether scripts of a language run.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LanguageFound {
+    /// The language, as `--lang` takes it.
+    pub(super) name: &'static str,
+    /// Whether a backend can run it.
+    pub(super) runs: bool,
+    /// Why.
+    pub(super) why: String,
+}
+
+/// The kernel and what it has.
+#[derive(Debug, Serialize)]
+pub(super) struct HostFound {
+    /// The kernel's release; null where `/proc` doesn't show it.
+    pub(super) kernel: Option<String>,
+    /// The architecture that this program was built for.
+    pub(super) architecture: &'static str,
+    /// Whether this process is root.
+    pub(super) root: bool,
+    /// What suggests that this process is in a container itself. It may be more than these, or none.
+    pub(super) container_signs: Vec<String>,
+    /// The controllers that ceilings need: memory, cpu, pids.
+    pub(super) cgroups: Vec<CgroupFound>,
+    /// The second layer over the file system.
+    pub(super) landlock: LandlockFound,
+    /// What containers are made of.
+    pub(super) user_namespaces: UserNamespacesFound,
+    /// The filter of system calls.
+    pub(super) seccomp: SeccompFound,
+    /// Virtual machines in hardware.
+    pub(super) kvm: KvmFound,
+}
+
+/// A cgroup controller.
+#[derive(Debug, Serialize)]
+pub(super) struct CgroupFound {
+    /// The controller.
+    pub(super) controller: &'static str,
+    /// The version of cgroups that has it, 1 or 2; null where none can be used.
+    pub(super) version: Option<u8>,
+    /// The folder in which groups are made.
+    pub(super) folder: Option<String>,
+    /// Why it can't be used.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// Landlock.
+#[derive(Debug, Serialize)]
+pub(super) struct LandlockFound {
+    /// The version that the kernel has; null where it has none.
+    pub(super) version: Option<u32>,
+    /// The oldest version that is accepted.
+    pub(super) minimum: u32,
+    /// The version whose rights are used; null where it isn't used.
+    pub(super) used: Option<u32>,
+    /// The rights over the file system that are used, by the kernel's names.
+    pub(super) rights: Vec<&'static str>,
+    /// The scopes that are used, by the kernel's names.
+    pub(super) scopes: Vec<&'static str>,
+    /// Why it isn't used.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// User namespaces.
+#[derive(Debug, Serialize)]
+pub(super) struct UserNamespacesFound {
+    /// How many there may be (`user.max_user_namespaces`); null where that can't be read.
+    pub(super) max: Option<u64>,
+    /// `kernel.unprivileged_userns_clone`, which some distributions have: 0 means root only.
+    pub(super) unprivileged_clone: Option<u64>,
+    /// `kernel.apparmor_restrict_unprivileged_userns`, which some distributions have: 1 means that
+    /// AppArmor leaves an unprivileged one without capabilities.
+    pub(super) apparmor_restricts_unprivileged: Option<u64>,
+    /// Why there are none.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// The filter of system calls.
+#[derive(Debug, Serialize)]
+pub(super) struct SeccompFound {
+    /// What a filter can do with a call, by the kernel's names.
+    pub(super) actions: Vec<String>,
+    /// Whether this process is under a filter itself, which sandboxes inherit; null if not known.
+    pub(super) filtered: Option<bool>,
+    /// Why there is no filter.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// KVM.
+#[derive(Debug, Serialize)]
+pub(super) struct KvmFound {
+    /// What `/dev/kvm` is.
+    pub(super) device: KvmDevice,
+    /// Whether the module `kvm_pvm` is loaded, which runs a guest's kernel by emulation.
+    pub(super) pvm: bool,
+    /// Whether a guest's own kernel runs at a usable speed: false, or null where it wasn't measured.
+    pub(super) usable: Option<bool>,
+    /// Why.
+    pub(super) why: String,
+}
+
+/// What `/dev/kvm` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum KvmDevice {
+    /// It isn't there.
+    Absent,
+    /// Something of that name is there that is not KVM.
+    NotKvm,
+    /// It can be opened.
+    Opens,
+    /// It is there and can't be opened.
+    Refused,
+}
+
+/// A folder that runs need.
+#[derive(Debug, Serialize)]
+pub(super) struct FolderFound {
+    /// Where.
+    pub(super) folder: String,
+    /// Whether it is there. If not, the first run makes it.
+    pub(super) exists: bool,
+    /// Whether it can be written, or made.
+    pub(super) writable: bool,
+    /// Why not.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// The operator's settings.
+#[derive(Debug, Serialize)]
+pub(super) struct Node {
+    /// The file that counts; null where there is none, so that the defaults hold.
+    pub(super) file: Option<String>,
+    /// Where it is looked for; the first that is there counts.
+    pub(super) places: Vec<String>,
+    /// Why they can't be used.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// Something to do.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Fix {
+    /// What.
+    pub(super) fix: String,
+    /// What it mends: capabilities, backends, `state`, `audit`, `node`, `policy`.
+    pub(super) mends: Vec<&'static str>,
+}

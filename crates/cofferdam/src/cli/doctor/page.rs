@@ -1,0 +1,338 @@
+//! The findings as a person reads them: the answer first, then what it stands on, then what to do.
+
+use std::io::{self, Write};
+
+use super::findings::{BackendFound, Findings, FolderFound, GapFound, HostFound, Node, Trouble};
+use crate::report::inert;
+
+/// The width of the page, in characters.
+const WIDTH: usize = 100;
+
+/// Where the text of a row begins: after its mark and its name.
+const TEXT: usize = 24;
+
+/// Where the text begins in a section whose rows are lists of names.
+const LIST: usize = 7;
+
+/// Colours, or none.
+pub(super) struct Paint {
+    bold: &'static str,
+    good: &'static str,
+    bad: &'static str,
+    plain: &'static str,
+}
+
+impl Paint {
+    /// Colours if they are wanted.
+    pub(super) fn of(wanted: bool) -> Self {
+        if wanted {
+            Paint { bold: "\x1b[1m", good: "\x1b[32m", bad: "\x1b[31m", plain: "\x1b[0m" }
+        } else {
+            Paint { bold: "", good: "", bad: "", plain: "" }
+        }
+    }
+}
+
+/// Whether a row is about something that is there.
+#[derive(Clone, Copy)]
+enum Mark {
+    No,
+    Note,
+    Yes,
+}
+
+impl From<bool> for Mark {
+    fn from(there: bool) -> Self {
+        if there { Mark::Yes } else { Mark::No }
+    }
+}
+
+/// Prints the page.
+///
+/// # Errors
+///
+/// Where `out` can't be written.
+pub(super) fn print(findings: &Findings, paint: &Paint, out: &mut dyn Write) -> io::Result<()> {
+    let mut page = Page { paint, out };
+    page.headline(findings)?;
+    page.profiles(findings)?;
+    page.backends(findings)?;
+    for backend in findings.backends.iter().filter(|backend| !backend.gaps.is_empty()) {
+        page.capabilities(backend)?;
+    }
+    page.host(&findings.host)?;
+    page.folders(findings)?;
+    page.fixes(findings)
+}
+
+struct Page<'a> {
+    paint: &'a Paint,
+    out: &'a mut dyn Write,
+}
+
+impl Page<'_> {
+    /// `internal: container · untrusted: nothing here, since …`.
+    fn headline(&mut self, findings: &Findings) -> io::Result<()> {
+        let mut parts: Vec<String> = vec![];
+        for profile in &findings.profiles {
+            parts.extend(profile.backend.map(|backend| format!("{}: {backend}", profile.name)));
+        }
+        let mut reasons: Vec<&str> = vec![];
+        for profile in findings.profiles.iter().filter(|profile| !profile.runs) {
+            if !reasons.contains(&profile.briefly.as_str()) {
+                reasons.push(&profile.briefly);
+            }
+        }
+        for reason in reasons {
+            let with_it =
+                findings.profiles.iter().filter(|profile| !profile.runs && profile.briefly == reason);
+            let names: Vec<_> = with_it.map(|profile| profile.name).collect();
+            parts.push(format!("{}: nothing here, since {reason}", names.join(", ")));
+        }
+        let Paint { bold, plain, .. } = self.paint;
+        for line in wrap(&inert(&parts.join(" · ")), WIDTH) {
+            writeln!(self.out, "{bold}{line}{plain}")?;
+        }
+        Ok(())
+    }
+
+    fn profiles(&mut self, findings: &Findings) -> io::Result<()> {
+        self.section("Profiles, and what a plain run of each gets")?;
+        for profile in &findings.profiles {
+            let text = match profile.backend {
+                Some(backend) => format!("{backend}: {}", profile.why),
+                None => profile.why.clone(),
+            };
+            self.row(profile.runs.into(), profile.name, &text)?;
+            if let Some(fix) = &profile.fix {
+                self.fix(TEXT, fix)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn backends(&mut self, findings: &Findings) -> io::Result<()> {
+        self.section("Backends")?;
+        let fix_of = |backend: &BackendFound| backend.trouble.as_ref().map(|trouble| trouble.fix.clone());
+        // Backends in a row may have the same way to get them, which is told once.
+        for alike in findings.backends.chunk_by(|one, two| one.trouble.is_some() && fix_of(one) == fix_of(two)) {
+            for backend in alike {
+                self.backend(backend)?;
+            }
+            match alike {
+                [] => {}
+                [one] => fix_of(one).map_or(Ok(()), |fix| self.fix(TEXT, &fix))?,
+                [one, ..] => self.fix(TEXT, &format!("each of these: {}", fix_of(one).unwrap_or_default()))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn backend(&mut self, backend: &BackendFound) -> io::Result<()> {
+        if let Some(Trouble { why, .. }) = &backend.trouble {
+            return self.row(Mark::No, backend.name, why);
+        }
+        let text = match backend.trial.and_then(|trial| trial.ms) {
+            Some(ms) => format!("a sandbox was started to see: ready in {ms} ms"),
+            None => "here".to_owned(),
+        };
+        self.row(Mark::Yes, backend.name, &text)?;
+        let (can, cannot): (Vec<_>, Vec<_>) = backend.languages.iter().partition(|lang| lang.runs);
+        if !can.is_empty() {
+            let names: Vec<_> = can.iter().map(|lang| lang.name).collect();
+            self.row(Mark::Note, "", &format!("runs scripts in {}", names.join(", ")))?;
+        }
+        for lang in cannot {
+            self.row(Mark::Note, "", &format!("no {}: {}", lang.name, lang.why))?;
+        }
+        Ok(())
+    }
+
+    fn capabilities(&mut self, backend: &BackendFound) -> io::Result<()> {
+        self.section(&format!("What {} enforces, and what not", backend.name))?;
+        if !backend.enforced.is_empty() {
+            self.list(Mark::Yes, &backend.enforced.join(", "))?;
+        }
+        let mut told: Vec<&GapFound> = vec![];
+        for gap in &backend.gaps {
+            let same = |other: &&GapFound| other.why == gap.why && other.fix == gap.fix;
+            if told.iter().any(|known| same(known)) {
+                continue;
+            }
+            told.push(gap);
+            let names: Vec<_> = backend.gaps.iter().filter(same).map(|gap| gap.name).collect();
+            self.list(Mark::No, &format!("{}: {}", names.join(", "), gap.why))?;
+            self.fix(LIST, &gap.fix)?;
+        }
+        Ok(())
+    }
+
+    fn host(&mut self, host: &HostFound) -> io::Result<()> {
+        self.section("Host")?;
+        let user = if host.root { "run as root" } else { "not run as root" };
+        let kernel = host.kernel.as_deref().unwrap_or("unknown: /proc doesn't show it");
+        self.row(Mark::Note, "kernel", &format!("{kernel}, {}, {user}", host.architecture))?;
+        if !host.container_signs.is_empty() {
+            let signs = host.container_signs.join(", ");
+            self.row(Mark::Note, "", &format!("perhaps in a container itself: {signs}"))?;
+        }
+        for cgroup in &host.cgroups {
+            let version = cgroup.version.unwrap_or_default();
+            let text = format!("v{version} {}", cgroup.folder.as_deref().unwrap_or_default());
+            self.there(&format!("cgroup {}", cgroup.controller), &text, cgroup.trouble.as_ref())?;
+        }
+        self.user_namespaces(host)?;
+        let outer = match host.seccomp.filtered {
+            Some(true) => "; an outer filter holds here and inside",
+            _ => "",
+        };
+        self.there("seccomp", &format!("filters{outer}"), host.seccomp.trouble.as_ref())?;
+        self.landlock(host)?;
+        self.row(host.kvm.usable.map_or(Mark::Note, Mark::from), "kvm", &host.kvm.why)
+    }
+
+    fn user_namespaces(&mut self, host: &HostFound) -> io::Result<()> {
+        let found = &host.user_namespaces;
+        let max = found.max.map_or_else(|| "some".to_owned(), |max| format!("up to {max}"));
+        self.there("user namespaces", &max, found.trouble.as_ref())?;
+        for (name, value, says) in [
+            ("kernel.unprivileged_userns_clone", found.unprivileged_clone, "0 means root only"),
+            (
+                "kernel.apparmor_restrict_unprivileged_userns",
+                found.apparmor_restricts_unprivileged,
+                "1 means root only, or with an AppArmor profile",
+            ),
+        ] {
+            if let Some(value) = value {
+                self.row(Mark::Note, "", &format!("{name} is {value}: {says}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn landlock(&mut self, host: &HostFound) -> io::Result<()> {
+        let found = &host.landlock;
+        let (version, used) = (found.version.unwrap_or_default(), found.used.unwrap_or_default());
+        let minimum = found.minimum;
+        let text = format!("version {version}, used as of version {used} (at least {minimum} is needed)");
+        self.there("landlock", &text, found.trouble.as_ref())?;
+        for (what, names) in [("rights", &found.rights), ("scopes", &found.scopes)] {
+            if !names.is_empty() {
+                self.row(Mark::Note, "", &format!("{what}: {}", names.join(", ")))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn folders(&mut self, findings: &Findings) -> io::Result<()> {
+        self.section("Files of Cofferdam")?;
+        for (name, found) in [("state", &findings.state), ("audit log", &findings.audit)] {
+            let FolderFound { folder, exists, trouble, .. } = found;
+            let made = if *exists { "" } else { " (the first run makes it)" };
+            self.there(name, &format!("{folder}{made}"), trouble.as_ref())?;
+        }
+        let Node { file, places, trouble } = &findings.node;
+        match file {
+            Some(file) => self.there("node.toml", file, trouble.as_ref()),
+            None => self.row(Mark::Note, "node.toml", &format!("none, at {}", places.join(" or "))),
+        }
+    }
+
+    fn fixes(&mut self, findings: &Findings) -> io::Result<()> {
+        self.section("To do first")?;
+        if findings.fixes.is_empty() {
+            return self.list(Mark::Yes, "nothing to mend for profile internal");
+        }
+        for (number, fix) in findings.fixes.iter().enumerate() {
+            let text = format!("{} (for {})", fix.fix, fix.mends.join(", "));
+            self.hanging(&format!("  {:<5}", format!("{}.", number + 1)), LIST, &text)?;
+        }
+        Ok(())
+    }
+
+    fn section(&mut self, title: &str) -> io::Result<()> {
+        let Paint { bold, plain, .. } = self.paint;
+        writeln!(self.out, "\n{bold}{title}{plain}")
+    }
+
+    /// A row about something that is there, or isn't and why and how to mend it.
+    fn there(&mut self, name: &str, text: &str, trouble: Option<&Trouble>) -> io::Result<()> {
+        match trouble {
+            None => self.row(Mark::Yes, name, text),
+            Some(Trouble { why, fix }) => {
+                self.row(Mark::No, name, why)?;
+                self.fix(TEXT, fix)
+            }
+        }
+    }
+
+    fn row(&mut self, mark: Mark, name: &str, text: &str) -> io::Result<()> {
+        let start = format!("{}{name:<width$}", self.mark(mark), width = TEXT - LIST);
+        self.hanging(&start, TEXT, text)
+    }
+
+    fn list(&mut self, mark: Mark, text: &str) -> io::Result<()> {
+        self.hanging(&self.mark(mark), LIST, text)
+    }
+
+    fn mark(&self, mark: Mark) -> String {
+        let Paint { good, bad, plain, .. } = self.paint;
+        match mark {
+            Mark::No => format!("  {bad}no{plain}   "),
+            Mark::Note => " ".repeat(LIST),
+            Mark::Yes => format!("  {good}yes{plain}  "),
+        }
+    }
+
+    fn fix(&mut self, indent: usize, fix: &str) -> io::Result<()> {
+        let Paint { good, plain, .. } = self.paint;
+        self.hanging(&format!("{}{good}→{plain} ", " ".repeat(indent)), indent + 2, fix)
+    }
+
+    /// Text after a start, with its further lines below its first.
+    fn hanging(&mut self, start: &str, indent: usize, text: &str) -> io::Result<()> {
+        for (number, line) in wrap(&inert(text), WIDTH - indent).iter().enumerate() {
+            let before = if number == 0 { start.to_owned() } else { " ".repeat(indent) };
+            writeln!(self.out, "{before}{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Breaks a text between words. A word that is too long stays whole, so that a path can be copied.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        let line = &mut lines[last];
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_wider_than_the_page_and_no_word_is_broken() {
+        let lines = wrap("one two three /a/path/that/is/long four", 9);
+        assert_eq!(lines, ["one two", "three", "/a/path/that/is/long", "four"]);
+        assert_eq!(wrap("", 9), [""]);
+    }
+
+    #[test]
+    fn nothing_that_was_found_drives_a_terminal() {
+        let mut out = vec![];
+        let mut page = Page { paint: &Paint::of(false), out: &mut out };
+        page.row(Mark::Yes, "state", "/tmp/\x1b[2Jx").unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "  yes  state            /tmp/\\u{1b}[2Jx\n");
+    }
+}

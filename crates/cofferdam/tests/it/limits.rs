@@ -1,0 +1,172 @@
+//! Each limit is reached by a program that would go on, and named in the Outcome.
+
+use std::time::Duration;
+
+use cofferdam_testkit::host::processes_with;
+use serde_json::json;
+
+use crate::{needs_root, product};
+
+#[test]
+fn at_the_deadline_everything_is_killed_and_what_was_said_is_kept() {
+    needs_root!();
+    let product = product();
+    let script = "sleep 301.7 & setsid sleep 301.7 & echo started; wait";
+    let ran = product.run(&["--timeout", "2s", "--", "sh", "-c", script]).exits(124);
+    assert_eq!(ran.stdout, "started\n");
+    assert!(ran.took < Duration::from_secs(3), "{ran:?}");
+    assert_eq!(processes_with("sleep 301.7"), [] as [i32; 0]);
+    assert!(ran.stderr.contains("timed out"), "an exit code alone doesn't say it: {ran:?}");
+}
+
+#[test]
+fn a_program_that_ignores_every_signal_dies_at_the_deadline() {
+    needs_root!();
+    let product = product();
+    for script in
+        ["trap '' TERM INT HUP; while :; do :; done", "kill -STOP $$", "exec >&- 2>&- <&-; sleep 302.1"]
+    {
+        let outcome = product.outcome(&["--timeout", "500ms", "--", "sh", "-c", script]);
+        assert_eq!(outcome["end"], "timed_out", "{script}");
+        assert_eq!(outcome["exit_code"], 124);
+        assert_eq!(outcome["ran"], "yes");
+        assert!(outcome["limits_hit"].as_array().unwrap().contains(&json!("timeout")));
+    }
+    assert_eq!(processes_with("sleep 302.1"), [] as [i32; 0]);
+}
+
+#[test]
+fn with_grace_a_program_is_asked_to_end_before_it_is_killed() {
+    needs_root!();
+    let script = "trap 'echo asked; exit 0' TERM; while :; do sleep 0.02; done";
+    let ran = product().run(&["--timeout", "500ms", "--grace", "5s", "--", "sh", "-c", script]).exits(124);
+    assert_eq!(ran.stdout, "asked\n");
+    assert!(ran.took < Duration::from_secs(4), "it doesn't wait for the grace to pass: {ran:?}");
+}
+
+#[test]
+fn memory_beyond_the_limit_ends_the_whole_sandbox() {
+    needs_root!();
+    let product = product();
+    for command in [
+        vec!["python3", "-c", "x = bytearray(10**9)"],
+        vec!["sh", "-c", "python3 -c 'x = bytearray(10**9)'; sleep 5; echo survived"],
+        vec!["sh", "-c", "head -c 200000000 /dev/zero > /dev/shm/x; sleep 5; echo survived"],
+    ] {
+        let mut args = vec!["--memory", "64MiB", "--disk", "64MiB", "--"];
+        args.extend(&command);
+        let outcome = product.outcome(&args);
+        assert_eq!(outcome["end"], "out_of_memory", "{command:?}: {outcome}");
+        assert_eq!(outcome["exit_code"], 137);
+        assert_eq!(outcome["stdout"]["text"], "", "{command:?}");
+        assert!(outcome["usage"]["memory_peak"].as_u64().unwrap() <= 64 << 20);
+    }
+}
+
+#[test]
+fn a_kill_is_not_called_a_lack_of_memory() {
+    needs_root!();
+    let outcome = product().outcome(&["--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!((&outcome["end"], &outcome["signal"]), (&json!("signalled"), &json!(9)));
+    assert_eq!(outcome["exit_code"], 137);
+    assert_eq!(outcome["limits_hit"], json!([]));
+}
+
+#[test]
+fn a_fork_bomb_stays_within_its_processes() {
+    needs_root!();
+    let product = product();
+    let bomb = "import os\nn = 0\ntry:\n    while True:\n        if os.fork() == 0:\n            os.read(os.pipe()[0], 1)\n        n += 1\nexcept OSError as error:\n    print(n, error.errno)\n";
+    let outcome = product.outcome(&["--pids", "20", "-c", bomb]);
+    assert_eq!(outcome["stdout"]["text"], "19 11\n", "{outcome}"); // the program itself is one; EAGAIN is 11
+    assert_eq!(outcome["limits_hit"], json!(["pids"]));
+    assert_eq!(outcome["left"]["processes"], 19);
+    assert_eq!(outcome["usage"]["processes_peak"], 21);
+}
+
+#[test]
+fn threads_count_as_processes() {
+    needs_root!();
+    let code = "import threading, time\nn = 0\ntry:\n    while n < 100:\n        threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n        n += 1\nexcept RuntimeError:\n    print(n)\n";
+    let outcome = product().outcome(&["--pids", "10", "-c", code]);
+    assert_eq!(outcome["stdout"]["text"], "9\n", "{outcome}");
+}
+
+#[test]
+fn the_disk_quota_holds_for_all_writable_places_together() {
+    needs_root!();
+    let script = "for place in /workspace /tmp /home/user /dev/shm /var/tmp; do head -c 4000000 /dev/zero > $place/x || exit 9; done";
+    let outcome = product().outcome(&["--disk", "16MiB", "--", "sh", "-c", script]);
+    assert_eq!(outcome["exit_code"], 9, "{outcome}");
+    assert!(outcome["stderr"]["text"].as_str().unwrap().contains("No space left"));
+    assert_eq!(outcome["limits_hit"], json!(["disk"]));
+    let fits = product().outcome(&["--disk", "16MiB", "--", "sh", "-c", "head -c 16000000 /dev/zero > x"]);
+    assert_eq!(fits["exit_code"], 0, "{fits}");
+}
+
+#[test]
+fn a_file_that_was_deleted_and_is_open_still_counts() {
+    needs_root!();
+    let code = "import os\nf = open('x', 'wb'); os.unlink('x')\ntry:\n    os.posix_fallocate(f.fileno(), 0, 32 << 20)\nexcept OSError as e:\n    print(e.errno)";
+    let outcome = product().outcome(&["--disk", "16MiB", "-c", code]);
+    assert_eq!(outcome["stdout"]["text"], "28\n", "{outcome}"); // ENOSPC
+}
+
+#[test]
+fn the_number_of_files_is_bounded() {
+    needs_root!();
+    let code = "n = 0\ntry:\n    while True:\n        open(f'f{n}', 'w').close(); n += 1\nexcept OSError as e:\n    print(n, e.errno)";
+    let outcome = product().outcome(&["--files", "500", "-c", code]);
+    let text = outcome["stdout"]["text"].as_str().unwrap();
+    let (count, errno) = text.trim().split_once(' ').unwrap();
+    let count: u32 = count.parse().unwrap();
+    assert!((500..=600).contains(&count), "the program's own 500, and what our own files left: {count}");
+    assert_eq!(errno, "28");
+    assert_eq!(outcome["limits_hit"], json!(["files"]));
+}
+
+#[test]
+fn the_output_limit_ends_the_run_after_exactly_so_many_bytes() {
+    needs_root!();
+    let ran = product().run(&["--output-limit", "1MiB", "--", "yes"]).exits(153);
+    assert_eq!(ran.stdout.len(), 1 << 20);
+}
+
+#[test]
+fn every_way_to_count_the_cores_agrees_with_the_limit() {
+    needs_root!();
+    let product = product();
+    let host = std::thread::available_parallelism().unwrap().get();
+    for (cpus, seen) in [("1", 1), ("0.5", 1), ("1.5", 2.min(host)), ("2", 2.min(host))] {
+        let mut script =
+            "nproc; python3 -c 'import os; print(os.cpu_count()); print(len(os.sched_getaffinity(0)))'"
+                .to_owned();
+        script +=
+            "; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat; getconf _NPROCESSORS_ONLN";
+        if std::path::Path::new("/usr/local/bin/node").exists()
+            || std::path::Path::new("/usr/bin/node").exists()
+        {
+            script +=
+                "; node -p 'require(\"os\").cpus().length'; node -p 'require(\"os\").availableParallelism()'";
+        }
+        let ran = product.run(&["--cpus", cpus, "--", "sh", "-c", &script]).exits(0);
+        assert!(ran.stdout.lines().all(|line| line == seen.to_string()), "--cpus {cpus}: {ran:?}");
+    }
+}
+
+#[test]
+fn processor_time_is_throttled_to_the_share() {
+    needs_root!();
+    let busy = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass";
+    let outcome = product().outcome(&["--cpus", "0.2", "-c", busy]);
+    let used = outcome["usage"]["cpu_ms"].as_u64().unwrap();
+    // A fifth of a second, one period of 20 ms over, and Python's own start.
+    assert!((100..450).contains(&used), "{outcome}");
+}
+
+#[test]
+fn one_descriptor_too_many_is_refused_inside() {
+    needs_root!();
+    let code = "import os\nn = 0\ntry:\n    while True:\n        os.dup(0); n += 1\nexcept OSError as e:\n    print(n < 1024, e.errno)";
+    assert_eq!(product().run(&["-c", code]).exits(0).stdout, "True 24\n");
+}

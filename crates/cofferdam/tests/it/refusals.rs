@@ -1,0 +1,227 @@
+//! What is refused before anything starts, with the reason and the next step.
+
+use cofferdam_testkit::product::{Ran, finish};
+use serde_json::json;
+
+use crate::{needs_root, product};
+
+/// Refused: 125, nothing on standard output, and advice.
+fn refused(ran: &Ran) {
+    assert_eq!(ran.code, 125, "{ran:?}");
+    assert_eq!(ran.stdout, "", "{ran:?}");
+    assert!(!ran.stderr.is_empty(), "{ran:?}");
+}
+
+#[test]
+fn the_default_profile_never_runs_in_a_container() {
+    let product = product();
+    let script = product.file("hello.py", "print('hello')");
+    let script = script.to_str().unwrap();
+    let ran = product.call(["run", script]);
+    refused(&ran);
+    for word in ["wasm", "microvm", "kata", "hosted", "--profile internal", "to mend it"] {
+        assert!(ran.stderr.contains(word), "{word}: {ran:?}");
+    }
+    let named = product.call(["run", "--backend", "container", script]);
+    refused(&named);
+    assert!(named.stderr.contains("never runs in backend `container`"), "{named:?}");
+    let outcome = product.call(["run", "--json", script]).json();
+    assert_eq!((&outcome["end"], &outcome["ran"]), (&json!("refused"), &json!("no")));
+    assert_eq!(outcome["error"]["code"], "backend_refused");
+    assert_eq!(outcome["backend"], json!(null));
+}
+
+#[test]
+fn a_capability_that_no_container_has_is_a_gap_with_its_way_out() {
+    needs_root!();
+    let ran = product().run(&["--require", "separate-kernel", "--", "true"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("separate-kernel") && ran.stderr.contains("microvm"), "{ran:?}");
+    let terminal = product().run(&["-t", "--", "true"]);
+    refused(&terminal);
+    assert!(terminal.stderr.contains("tty"), "{terminal:?}");
+}
+
+#[test]
+fn more_disk_than_memory_is_refused_with_both_figures() {
+    needs_root!();
+    let ran = product().run(&["--memory", "64MiB", "--disk", "65MiB", "--", "true"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("68157440") && ran.stderr.contains("67108864"), "{ran:?}");
+}
+
+#[test]
+fn a_network_rule_is_refused_and_not_ignored() {
+    needs_root!();
+    let product = product();
+    let policy = product.file("p.toml", "version = 1\n[[network.allow]]\nhost = \"api.example.com\"\n");
+    let ran = product.run(&["--policy", policy.to_str().unwrap(), "--", "true"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("egress"), "{ran:?}");
+}
+
+#[test]
+fn an_accepted_gap_runs_and_is_reported() {
+    needs_root!();
+    let outcome = product().outcome(&["--require", "memory", "--accept-gap", "tty", "-t", "--", "true"]);
+    assert_eq!(outcome["end"], "exited", "{outcome}");
+    assert_eq!(outcome["gaps"][0]["name"], "tty");
+    assert!(!outcome["enforced"].as_array().unwrap().contains(&json!("tty")));
+}
+
+#[test]
+fn a_capability_that_is_demanded_and_given_up_is_a_contradiction() {
+    let ran = product().run(&["--require", "memory", "--accept-gap", "memory", "--", "true"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("both required and accepted"), "{ran:?}");
+}
+
+#[test]
+fn wrong_usage_names_the_mistake_and_exits_as_a_refusal() {
+    let product = product();
+    for (args, word) in [
+        (vec!["--timout", "2s", "--", "true"], "--timeout"),
+        (vec!["--timeout", "-2s", "--", "true"], "-2s"),
+        (vec!["--timeout", "0s", "--", "true"], "0s"),
+        (vec!["--timeout", "2", "--", "true"], "2s"),
+        (vec!["--memory", "1", "--", "true"], "MiB"),
+        (vec!["--memory", "0MiB", "--", "true"], "0MiB"),
+        (vec!["--memory", "1e9GiB", "--", "true"], "1e9GiB"),
+        (vec!["--cpus", "0", "--", "true"], "cpus"),
+        (vec!["--cpus", "nan", "--", "true"], "nan"),
+        (vec!["--pids", "0", "--", "true"], "pids"),
+        (vec!["--pids", "-1", "--", "true"], "-1"),
+        (vec!["--profile", "none", "--", "true"], "untrusted"),
+        (vec!["--backend", "docker", "--", "true"], "container"),
+        (vec!["--accept-gap", "everything", "--", "true"], "separate-kernel"),
+        (vec!["--env", "X", "--", "true"], "NAME=VALUE"),
+        (vec!["--env", "=x", "--", "true"], "NAME=VALUE"),
+        (vec!["--pass-env", "NOT_SET_ANYWHERE", "--", "true"], "not set"),
+        (vec!["--lang", "perl", "-c", "1"], "python"),
+        (vec!["--label", "x", "--", "true"], "NAME=VALUE"),
+        (vec![], "nothing to run"),
+        (vec!["--"], "nothing to run"),
+    ] {
+        let mut command = product.command(["run", "--profile", "internal"]);
+        command.args(&args);
+        let ran = finish(command);
+        refused(&ran);
+        assert!(ran.stderr.contains(word), "{args:?} should say {word}: {ran:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_under_json_is_an_outcome_too() {
+    let product = product();
+    let outcome = product.call(["run", "--json", "--timout", "2s", "--", "true"]).json();
+    assert_eq!((&outcome["end"], &outcome["exit_code"]), (&json!("refused"), &json!(125)));
+    assert_eq!((&outcome["error"]["code"], &outcome["blame"]), (&json!("bad_request"), &json!("request")));
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_says_where_it_is_wrong() {
+    let product = product();
+    for (text, word) in [
+        ("version = 1\n[limits]\nmemroy = \"1GiB\"\n", "memory"),
+        ("version = 1\n[limits]\ntimeout = \"-1s\"\n", "-1s"),
+        ("version = 2\n", "version"),
+        ("version = 1\nprofile = \"internal\"\nprofile = \"untrusted\"\n", "profile"),
+        ("version = 1\n[[network.allow]]\nhost = \"*\"\n", "*"),
+        ("version = 1\n[[network.allow]]\nhost = \"*.com\"\n", "*.com"),
+        ("version = 1\n[[network.allow]]\nhost = \"https://a.test\"\n", "https"),
+        ("version = 1\n[files]\nworkspace = \".\"\n", "workspace"),
+        ("nonsense", "nonsense"),
+    ] {
+        let policy = product.file("wrong.toml", text);
+        let ran = product.run(&["--policy", policy.to_str().unwrap(), "--", "true"]);
+        refused(&ran);
+        assert!(ran.stderr.contains("wrong.toml:"), "the place: {ran:?}");
+        assert!(ran.stderr.contains(word), "{text:?} should say {word}: {ran:?}");
+    }
+    let missing = product.run(&["--policy", "/no/such/file", "--", "true"]);
+    refused(&missing);
+    assert!(missing.stderr.contains("/no/such/file"), "{missing:?}");
+}
+
+#[test]
+fn a_node_may_only_lower_what_is_asked_for() {
+    needs_root!();
+    let product = product();
+    let config = product.folder().join("home/.config/cofferdam");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("node.toml"), "[ceiling]\nmemory = \"128MiB\"\nprofiles = [\"internal\"]\n")
+        .unwrap();
+    let ran = product.run(&["--memory", "256MiB", "--", "true"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("limits.memory") && ran.stderr.contains("134217728"), "{ran:?}");
+    refused(&product.call(["run", "--", "true"])); // the default profile is not listed
+    let lowered = product.outcome(&["-c", "x = bytearray(200_000_000)"]);
+    assert_eq!(lowered["end"], "out_of_memory", "the default is lowered: {lowered}");
+}
+
+#[test]
+fn a_users_own_policy_holds_without_being_named_and_one_in_the_workspace_does_not() {
+    needs_root!();
+    let product = product();
+    let config = product.folder().join("home/.config/cofferdam");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("policy.toml"), "version = 1\n[environment]\nset = { FROM = \"home\" }\n")
+        .unwrap();
+    product.file("policy.toml", "version = 1\n[environment]\nset = { FROM = \"workspace\" }\n");
+    let mut command = product.command(["run", "--profile", "internal", "--", "sh", "-c", "echo $FROM"]);
+    command.current_dir(product.folder());
+    assert_eq!(finish(command).exits(0).stdout, "home\n");
+}
+
+#[test]
+fn hostile_names_stay_data() {
+    needs_root!();
+    let product = product();
+    for name in ["-rf.py", "a\nb.py", "\u{1b}[2J.py", "--json.py", "$(id).py", "a'b\".py"] {
+        let script = product.file(name, "import sys; print(ascii(sys.argv[0]))");
+        let ran = product.call(["run", "--profile", "internal", script.to_str().unwrap()]).exits(0);
+        let shown = ran.stdout.trim().trim_matches(['\'', '"']);
+        assert!(shown.ends_with(".py"), "{ran:?}");
+    }
+    let missing = product.call(["run", "--profile", "internal", "\u{1b}[2Jno\nsuch.py"]);
+    assert_eq!(missing.code, 127);
+    assert!(!missing.stderr.contains('\u{1b}'), "{missing:?}");
+}
+
+#[test]
+fn a_file_that_is_no_script_says_what_would_help() {
+    let product = product();
+    let data = product.file("data.csv", "a,b\n");
+    let ran = product.run(&[data.to_str().unwrap()]);
+    assert_eq!(ran.code, 126);
+    assert!(ran.stderr.contains("interpreter"), "{ran:?}");
+    assert_eq!(product.run(&[product.folder().to_str().unwrap()]).code, 126);
+    assert_eq!(product.run(&["/no/such.py"]).code, 127);
+}
+
+#[test]
+fn nothing_starts_when_the_audit_log_cannot_be_written() {
+    needs_root!();
+    let product = product();
+    std::fs::create_dir_all(product.state().join("audit")).unwrap();
+    std::fs::create_dir(product.state().join("audit/log.ndjson")).unwrap();
+    let ran = product.run(&["--", "sh", "-c", "echo ran"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("audit"), "{ran:?}");
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_used_is_named() {
+    let product = product();
+    let file = product.file("state", "a file, where a folder should be");
+    let ran = product.run(&["--", "true"]);
+    refused(&ran);
+    assert!(ran.stderr.contains(file.to_str().unwrap()) && ran.stderr.contains("COFFERDAM_STATE"), "{ran:?}");
+}
+
+#[test]
+fn an_outcome_file_that_cannot_be_written_refuses_the_run() {
+    let ran = product().run(&["--outcome", "/no/such/folder/o.json", "--", "sh", "-c", "echo ran"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("/no/such/folder/o.json"), "{ran:?}");
+}

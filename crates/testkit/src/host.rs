@@ -1,0 +1,92 @@
+//! What the host looks like: processes, mounts, namespaces, cgroups.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Whether this process is root.
+#[must_use]
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
+}
+
+/// The processes whose command line holds a text, this one excepted.
+#[must_use]
+pub fn processes_with(text: &str) -> Vec<i32> {
+    let own = std::process::id() as i32;
+    pids()
+        .filter(|pid| *pid != own)
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).replace('\0', " ").contains(text)
+        })
+        .collect()
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Everything that a run could leave behind, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Lines of the mount table.
+    pub mounts: BTreeSet<String>,
+    /// Namespaces that some process is in.
+    pub namespaces: BTreeSet<String>,
+    /// Cgroups of ours.
+    pub cgroups: BTreeSet<PathBuf>,
+    /// Files in the folders that we use outside the state folder.
+    pub files: BTreeSet<PathBuf>,
+}
+
+impl Snapshot {
+    /// Looks.
+    #[must_use]
+    pub fn take() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mut cgroups = BTreeSet::new();
+        collect_cgroups(Path::new("/sys/fs/cgroup"), &mut cgroups, 8);
+        Snapshot {
+            mounts: mounts.lines().map(str::to_owned).collect(),
+            namespaces: pids().flat_map(namespaces_of).collect(),
+            cgroups,
+            files: ["/run/cofferdam", "/dev/shm"].iter().flat_map(|folder| entries(folder)).collect(),
+        }
+    }
+}
+
+fn entries(folder: &str) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn namespaces_of(pid: i32) -> Vec<String> {
+    let kinds = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
+    let link = |kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();
+    kinds.iter().filter_map(link).map(|link| link.to_string_lossy().into_owned()).collect()
+}
+
+fn collect_cgroups(folder: &Path, found: &mut BTreeSet<PathBuf>, depth: u32) {
+    let Some(deeper) = depth.checked_sub(1) else { return };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if entry.file_name().to_string_lossy().starts_with("cofferdam-") {
+                found.insert(entry.path());
+            }
+            collect_cgroups(&entry.path(), found, deeper);
+        }
+    }
+}
+
+/// Waits until something holds, up to a bound. Gives whether it does.
+pub fn eventually(bound: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < bound {
+        if holds() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    holds()
+}

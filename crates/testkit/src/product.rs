@@ -1,0 +1,155 @@
+//! The program as a user has it: started as a process, with a state folder of its own.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The program, with a state folder and a home that nothing else uses.
+pub struct Product {
+    program: PathBuf,
+    folder: TempDir,
+    _turn: File,
+}
+
+/// A run that is over.
+#[derive(Debug)]
+pub struct Ran {
+    /// The exit code.
+    pub code: i32,
+    /// Everything on standard output.
+    pub stdout: String,
+    /// Everything on standard error.
+    pub stderr: String,
+    /// How long it took, from the start to the exit.
+    pub took: Duration,
+}
+
+impl Product {
+    /// The program at a path, beside others that run at the same time.
+    #[must_use]
+    pub fn new(program: &str) -> Self {
+        Product::with_turn(program, |file| file.lock_shared().unwrap())
+    }
+
+    /// The program at a path, alone: no other test of this machine uses it meanwhile. For tests
+    /// that look at the whole host.
+    #[must_use]
+    pub fn alone(program: &str) -> Self {
+        Product::with_turn(program, |file| file.lock().unwrap())
+    }
+
+    fn with_turn(program: &str, lock: impl FnOnce(&File)) -> Self {
+        let program = PathBuf::from(program);
+        let turn = File::create(program.with_extension("turn")).unwrap();
+        lock(&turn);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("home")).unwrap();
+        Product { program, folder, _turn: turn }
+    }
+
+    /// A folder that goes with this.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where it keeps runs and the audit log.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// Writes a file into the folder, and gives its path.
+    pub fn file(&self, name: impl AsRef<OsStr>, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.folder.path().join(name.as_ref());
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// A command, ready for more arguments. Standard input is empty.
+    #[must_use]
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .env("COFFERDAM_STATE", self.state())
+            .env("HOME", self.folder.path().join("home"))
+            .env_remove("XDG_CONFIG_HOME")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn call<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        finish(self.command(args))
+    }
+
+    /// `run` under profile `internal`, with more arguments.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.call(["run", "--profile", "internal"].iter().chain(args))
+    }
+
+    /// The same with `--json`: the Outcome.
+    pub fn outcome(&self, args: &[&str]) -> Value {
+        let ran = self.call(["run", "--profile", "internal", "--json"].iter().chain(args));
+        ran.json()
+    }
+
+    /// `run` under profile `internal` with bytes on standard input.
+    pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Ran {
+        let mut command = self.command(["run", "--profile", "internal"].iter().chain(args));
+        let mut child = start(command.stdin(Stdio::piped()));
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        let writer = std::thread::spawn(move || {
+            let _ = stdin.write_all(&input); // the program may not want it all
+        });
+        let ran = wait(child, Instant::now());
+        writer.join().unwrap();
+        ran
+    }
+}
+
+impl Ran {
+    /// Standard output as one JSON value.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+
+    /// Panics with everything that is known unless the exit code is this one.
+    #[must_use]
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+}
+
+/// Starts a command with its output captured.
+pub fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Runs a command to its end.
+pub fn finish(mut command: Command) -> Ran {
+    let began = Instant::now();
+    wait(start(&mut command), began)
+}
+
+/// Waits for a process to end.
+pub fn wait(child: Child, began: Instant) -> Ran {
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ran {
+        code: status.code().unwrap_or(-1),
+        stdout: text(stdout),
+        stderr: text(stderr),
+        took: began.elapsed(),
+    }
+}

@@ -1,0 +1,175 @@
+//! A backend that does what it is told and records what it was told: for tests of the engine.
+//!
+//! It is stricter than any real one: it panics where a caller breaks the contract (a program
+//! started after the halt, a session dropped without being closed).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use cofferdam_core::backend::{
+    Backend, BackendError, Boxed, Ending, Exec, Fit, Left, Output, Running, Session,
+};
+use cofferdam_core::capability::{Capability, Gap, Offers};
+use cofferdam_core::grant::Grant;
+use cofferdam_core::outcome::RunId;
+use cofferdam_core::request::{File, Program};
+
+/// What its programs do.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// What it offers.
+    pub offers: Offers,
+    /// What a program writes, and then how it ends; none means never.
+    pub output: Vec<Output>,
+    /// How it ends.
+    pub ending: Option<Ending>,
+    /// What the kernel counted.
+    pub left: Left,
+    /// Whether `open` fails.
+    pub open_fails: bool,
+}
+
+/// The backend.
+#[derive(Clone, Debug)]
+pub struct Scripted {
+    script: Arc<Script>,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Scripted {
+    /// A backend that follows a script.
+    #[must_use]
+    pub fn new(script: Script) -> Self {
+        Scripted { script: Arc::new(script), told: Arc::default() }
+    }
+
+    /// What it was told, in order.
+    #[must_use]
+    pub fn told(&self) -> Vec<String> {
+        self.told.lock().unwrap().clone()
+    }
+
+    fn note(&self, what: impl Into<String>) {
+        self.told.lock().unwrap().push(what.into());
+    }
+}
+
+impl Backend for Scripted {
+    fn offers(&self) -> &Offers {
+        &self.script.offers
+    }
+
+    fn gaps(&self, grant: &Grant) -> Vec<Gap> {
+        self.script.offers.missing(grant.asks())
+    }
+
+    fn traces(&self, run: &RunId) -> Vec<String> {
+        vec![format!("trace of {run}")]
+    }
+
+    fn sweep(&self, traces: &[String]) -> Result<(), BackendError> {
+        self.note(format!("sweep {}", traces.join(" ")));
+        Ok(())
+    }
+
+    fn fit(&self, _: &Program) -> Fit {
+        Fit::Yes { why: "it is scripted".into() }
+    }
+
+    fn open<'a>(&'a self, _: &'a RunId, _: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+        Box::pin(async move {
+            self.note("open");
+            if self.script.open_fails {
+                return Err(BackendError::host("do as it was told")(std::io::ErrorKind::Other.into()));
+            }
+            let enforced = self.script.offers.enforced().clone();
+            let backend = self.clone();
+            Ok(Box::new(ScriptedSession { backend, enforced, halted: false, closed: false }) as _)
+        })
+    }
+}
+
+struct ScriptedSession {
+    backend: Scripted,
+    enforced: BTreeSet<Capability>,
+    halted: bool,
+    closed: bool,
+}
+
+impl Drop for ScriptedSession {
+    fn drop(&mut self) {
+        assert!(self.closed || std::thread::panicking(), "a session was dropped without being closed");
+    }
+}
+
+impl Session for ScriptedSession {
+    fn enforced(&self) -> &BTreeSet<Capability> {
+        &self.enforced
+    }
+
+    fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
+        self.backend.note(format!("put {}", file.name.as_c_str().to_string_lossy()));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>> {
+        assert!(!self.halted, "a program was started after the halt");
+        self.backend.note(format!("exec {}", exec.program.name()));
+        let script = Arc::clone(&self.backend.script);
+        let output = Mutex::new(script.output.clone().into_iter());
+        let backend = self.backend.clone();
+        Box::pin(async move { Ok(Box::new(ScriptedRunning { backend, output }) as _) })
+    }
+
+    fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>> {
+        if !self.halted {
+            self.backend.note("halt");
+        }
+        self.halted = true;
+        let left = self.backend.script.left.clone();
+        Box::pin(async { Ok(left) })
+    }
+
+    fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
+        assert!(self.halted, "a session was closed before it was halted");
+        self.closed = true;
+        self.backend.note("close");
+        Box::pin(async { Ok(()) })
+    }
+}
+
+struct ScriptedRunning {
+    backend: Scripted,
+    output: Mutex<std::vec::IntoIter<Output>>,
+}
+
+impl Running for ScriptedRunning {
+    fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
+        let next = self.output.lock().unwrap().next();
+        Box::pin(async { Ok(next) })
+    }
+
+    fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>> {
+        self.backend.note(format!("write {}", bytes.len()));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn close_stdin(&self) -> Boxed<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
+        self.backend.note(format!("signal {signal}"));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {
+        let ending = self.backend.script.ending;
+        Box::pin(async move {
+            match ending {
+                Some(ending) => Ok(ending),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
