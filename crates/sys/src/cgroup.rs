@@ -192,7 +192,10 @@ impl<'a> Mount<'a> {
     fn folder(&self, group: &str) -> PathBuf {
         let below = group.strip_prefix(self.root).unwrap_or("");
         let below = if self.root == "/" { group } else { below };
-        Path::new(self.target).join(below.trim_start_matches('/'))
+        match below.trim_start_matches('/') {
+            "" => self.target.into(),
+            below => Path::new(self.target).join(below),
+        }
     }
 }
 
@@ -530,7 +533,7 @@ mod tests {
         let cgroups = Cgroups::parse(HYBRID, MEMBER);
         // The folders don't exist here, so what was found is in the refusal.
         assert!(missing(&cgroups, Controller::Memory).contains("/c/memory/job/7 "));
-        assert!(missing(&cgroups, Controller::Cpu).contains("/c/cpu/ "));
+        assert!(missing(&cgroups, Controller::Cpu).contains("/c/cpu "));
         assert!(missing(&cgroups, Controller::Pids).starts_with("no cgroup hierarchy with the pids"));
     }
 

@@ -57,6 +57,23 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// What is there now and wasn't at an earlier look, a line each.
+    #[must_use]
+    pub fn new_since(&self, earlier: &Snapshot) -> Vec<String> {
+        fn new<T: Ord + std::fmt::Debug>(now: &BTreeSet<T>, then: &BTreeSet<T>) -> Vec<String> {
+            now.difference(then).map(|item| format!("{item:?}")).collect()
+        }
+        [
+            new(&self.mounts, &earlier.mounts),
+            new(&self.namespaces, &earlier.namespaces),
+            new(&self.cgroups, &earlier.cgroups),
+            new(&self.files, &earlier.files),
+        ]
+        .concat()
+    }
+}
+
 fn entries(folder: &str) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }

@@ -24,7 +24,7 @@ use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::Limits;
 use cofferdam_core::request::{Lang, Program};
-use cofferdam_sys::cgroup::{self, Cgroups};
+use cofferdam_sys::cgroup;
 
 pub use probe::Host;
 
@@ -143,11 +143,6 @@ fn sweep_group(folder: &Path) -> Result<(), BackendError> {
     };
     cgroup::empty(folder).map_err(failed)?;
     cgroup::remove(folder).map_err(failed)
-}
-
-/// What `doctor` needs to say about cgroups.
-pub fn cgroups(host: &Host) -> &Cgroups {
-    &host.cgroups
 }
 
 #[cfg(test)]

@@ -95,14 +95,10 @@ impl Host {
 
     /// What a container enforces here.
     pub(super) fn offers(&self) -> Offers {
-        if let Some((why, fix)) = self.impossible() {
-            return ENFORCED.iter().fold(Offers::nothing(), |offers, &capability| {
-                offers.without(capability, why.clone(), fix.clone())
-            });
-        }
+        let impossible = self.impossible();
         let mut offers = self.without_what_containers_never_have(Offers::nothing().with(ENFORCED));
         for capability in ENFORCED {
-            if let Some((why, fix)) = self.lacks(capability) {
+            if let Some((why, fix)) = impossible.clone().or_else(|| self.lacks(capability)) {
                 offers = offers.without(capability, why, fix);
             }
         }
@@ -297,8 +293,27 @@ mod tests {
             no_seccomp: None,
             root: true,
         };
-        assert!(host.offers().enforced().is_empty());
-        assert!(host.offers().gaps().all(|gap| gap.why == "off" && gap.fix == "on"));
+        let offers = host.offers();
+        assert!(offers.enforced().is_empty());
+        for gap in offers.missing(&ENFORCED.into()) {
+            assert_eq!((gap.why.as_str(), gap.fix.as_str()), ("off", "on"), "{}", gap.capability);
+        }
+    }
+
+    #[test]
+    fn every_word_of_the_vocabulary_is_enforced_or_explained() {
+        let host = Host {
+            cgroups: Cgroups::parse("", ""),
+            landlock: Ok(7),
+            no_user_namespaces: None,
+            no_seccomp: None,
+            root: true,
+        };
+        let offers = host.offers();
+        let explained: Vec<_> = offers.gaps().map(|gap| gap.capability).collect();
+        for capability in Capability::ALL {
+            assert!(offers.enforced().contains(capability) || explained.contains(capability), "{capability}");
+        }
     }
 
     #[test]

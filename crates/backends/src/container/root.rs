@@ -62,10 +62,8 @@ struct Steps(Vec<Step>);
 /// All steps for a sandbox with these limits.
 pub(super) fn steps(limits: &Limits, cpu: &View) -> Vec<Step> {
     let mut steps = Steps(Vec::with_capacity(160));
-    let etc = etc::entries(USER);
-    steps.new_root(limits, made_entries(&etc));
     steps.host_usr();
-    steps.etc(etc);
+    steps.etc(etc::entries(USER));
     steps.dev();
     steps.writable();
     steps.sys(cpu);
@@ -74,7 +72,49 @@ pub(super) fn steps(limits: &Limits, cpu: &View) -> Vec<Step> {
     steps.attributes(c"/", MountFlags::READ_ONLY, false);
     steps.push(Step::Hostname(c"cofferdam".into()));
     steps.push(Step::Loopback);
-    steps.0
+    let mut all = vec![new_root(limits, &Made::by(&steps.0))];
+    all.append(&mut steps.0);
+    all
+}
+
+/// What we put into the tmpfs ourselves. The quota is larger by that, so that what a program may
+/// write is exactly what was granted.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Made {
+    bytes: u64,
+    entries: u64,
+}
+
+impl Made {
+    fn by(steps: &[Step]) -> Self {
+        const PAGE_BYTES: u64 = 4096;
+        let mut made = Made { bytes: 0, entries: 1 }; // the root folder itself
+        for step in steps {
+            match step {
+                Step::File { bytes, .. } => {
+                    made.entries += 1;
+                    made.bytes += (bytes.len() as u64).next_multiple_of(PAGE_BYTES);
+                }
+                Step::Folder { .. } | Step::Link { .. } => made.entries += 1,
+                _ => {}
+            }
+        }
+        made
+    }
+}
+
+/// The tmpfs that becomes the root, with its quota.
+fn new_root(limits: &Limits, made: &Made) -> Step {
+    let options = format!(
+        "mode=755,size={},nr_inodes={}",
+        limits.disk_bytes().saturating_add(made.bytes),
+        limits.files.saturating_add(made.entries)
+    );
+    let over = MOUNT_POINTS
+        .iter()
+        .find(|path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()))
+        .unwrap_or(&"/tmp");
+    Step::NewRoot { over: path(&[over]), options: path(&[&options]) }
 }
 
 /// What Landlock allows on top of what is mounted.
@@ -96,15 +136,6 @@ fn path(parts: &[&str]) -> CString {
 fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default() // a path of the host has no NUL
 }
-
-/// Room for what we put into the tmpfs ourselves, so that the program's quota is its own: files
-/// and folders, rounded up.
-fn made_entries(etc: &[Entry]) -> u64 {
-    120 + 2 * etc.len() as u64
-}
-
-/// Bytes that the made files take at most: a page for each, and the two tables of processors.
-const MADE_BYTES: u64 = 512 << 10;
 
 impl Steps {
     fn push(&mut self, step: Step) {
@@ -137,19 +168,6 @@ impl Steps {
         let target = path(&[target]);
         self.push(Step::Bind { source: c_path(source), target: target.clone() });
         self.attributes(&target, MountFlags::READ_ONLY, true);
-    }
-
-    fn new_root(&mut self, limits: &Limits, made: u64) {
-        let options = format!(
-            "mode=755,size={},nr_inodes={}",
-            limits.disk_bytes() + MADE_BYTES,
-            limits.files.saturating_add(made)
-        );
-        let over = MOUNT_POINTS
-            .iter()
-            .find(|path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()))
-            .unwrap_or(&"/tmp");
-        self.push(Step::NewRoot { over: path(&[over]), options: path(&[&options]) });
     }
 
     /// `/usr`, and what Debian and others link into it.
@@ -287,4 +305,30 @@ impl Steps {
 /// Whether this kernel's `/proc` has an entry.
 fn in_host_proc(name: &str) -> bool {
     fs::symlink_metadata(Path::new("/proc").join(name)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quota_is_what_was_granted_and_what_we_made() {
+        let steps = [
+            Step::Folder { path: c"a".into(), mode: 0o755, owned: false },
+            Step::File { path: c"a/b".into(), bytes: vec![0; 4097] },
+            Step::File { path: c"a/c".into(), bytes: vec![] },
+            Step::Link { target: c"b".into(), path: c"a/d".into() },
+            Step::Pivot,
+        ];
+        assert_eq!(Made::by(&steps), Made { bytes: 8192, entries: 5 });
+    }
+
+    #[test]
+    fn a_limit_that_nothing_can_reach_does_not_overflow() {
+        let limits = Limits { files: u64::MAX, disk_bytes: Some(u64::MAX), ..Limits::DEFAULT };
+        let Step::NewRoot { options, .. } = new_root(&limits, &Made { bytes: 1, entries: 1 }) else {
+            panic!("the first step is the root");
+        };
+        assert!(options.to_string_lossy().contains("18446744073709551615"));
+    }
 }

@@ -45,10 +45,14 @@ fn look() -> Findings {
     let (trouble, settings) = match super::node() {
         Ok(settings) => (None, settings),
         // A run would be refused; where its state would be is still worth saying.
-        Err(error) => (Some(Trouble::new(error.summary(), error.fix())), crate::files::Node::default()),
+        Err(error) => (
+            Some(Trouble::new(error.summary(), format!("node.toml: {}", error.fix()))),
+            crate::files::Node::default(),
+        ),
     };
     let folder = crate::host::state_folder(&settings);
-    let (state, audit) = (folders::state(&folder), folders::audit(&folder));
+    let state = folders::state(&folder);
+    let audit = folders::audit(&folder, &state);
     let node = settings_of(trouble);
     let stops = [("node", &node.trouble), ("state", &state.trouble), ("audit", &audit.trouble)];
     let stops = stops.into_iter().filter_map(|(name, trouble)| Some((name, trouble.clone()?))).collect();

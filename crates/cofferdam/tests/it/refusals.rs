@@ -102,7 +102,7 @@ fn wrong_usage_names_the_mistake_and_exits_as_a_refusal() {
         (vec![], "nothing to run"),
         (vec!["--"], "nothing to run"),
     ] {
-        let mut command = product.command(["run", "--profile", "internal"]);
+        let mut command = product.command(["run"]);
         command.args(&args);
         let ran = finish(command);
         refused(&ran);

@@ -47,7 +47,17 @@ struct Tools {
 }
 
 /// Walks through the plan; ends in the program, or reports what failed and exits.
-pub(super) fn run(image: &Image<'_>, gate: BorrowedFd<'_>, failure: BorrowedFd<'_>) -> Infallible {
+///
+/// `gate_write` is this process's copy of the parent's end of the gate. It has to go first: with it
+/// open, the parent's death would never show as the gate's end.
+pub(super) fn run(
+    image: &Image<'_>,
+    gate: BorrowedFd<'_>,
+    gate_write: RawFd,
+    failure: BorrowedFd<'_>,
+) -> Infallible {
+    // SAFETY: closes a number that nothing in this process uses.
+    unsafe { libc::close(gate_write) };
     let Err((stage, Errno(errno), failure)) = set_up_and_execute(image, gate, failure);
     let mut report = [0; 8];
     report[..4].copy_from_slice(&stage.to_ne_bytes());
@@ -77,6 +87,8 @@ fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
     let launch = image.launch;
     let at = |stage: Stage| move |errno| (stage as u32, errno);
     reset_signals();
+    // The change of ids below forgets this; it covers the wait for the parent's go.
+    die_with_parent(tools.gate).map_err(at(Stage::ParentDeath))?;
     join_cgroups(launch).map_err(at(Stage::JoinCgroup))?;
     become_root(tools.gate, &launch.ids).map_err(at(Stage::BecomeRoot))?;
     // After joining, so that the namespace's root is the sandbox's own cgroup.
@@ -89,6 +101,7 @@ fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
     lower_limits(launch).map_err(at(Stage::Limits))?;
     drop_bounding_set().map_err(at(Stage::Capabilities))?;
     become_user(&launch.ids).map_err(at(Stage::BecomeUser))?;
+    // Again, since the changes of ids have cleared it.
     die_with_parent(tools.gate).map_err(at(Stage::ParentDeath))?;
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(at(Stage::NoNewPrivileges))?;
     if let Some(ruleset) = &launch.landlock {
@@ -385,8 +398,7 @@ fn become_user(ids: &Ids) -> Done {
     prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
 }
 
-/// Asks to be killed when the parent dies. A change of ids forgets this, hence so late; if the
-/// parent died before, the gate has no other end any more.
+/// Asks to be killed when the parent dies. If it died before, the gate has no other end any more.
 fn die_with_parent(gate: RawFd) -> Done {
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)?;
     let mut poll = libc::pollfd { fd: gate, events: 0, revents: 0 };

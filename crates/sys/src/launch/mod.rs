@@ -330,7 +330,7 @@ impl Launch {
         let (failure_read, failure_write) = fd::pipe().map_err(failed("make a pipe"))?;
         let image = child::Image::new(&self);
         let (pid, pidfd) = clone_into(self.born_in.as_ref().map(AsFd::as_fd), || {
-            child::run(&image, gate_read.as_fd(), failure_write.as_fd())
+            child::run(&image, gate_read.as_fd(), gate_write.as_raw_fd(), failure_write.as_fd())
         })
         .map_err(failed("create the namespaces"))?;
         drop((gate_read, failure_write));

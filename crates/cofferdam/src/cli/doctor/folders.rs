@@ -16,10 +16,11 @@ pub(super) fn state(folder: &Path) -> FolderFound {
     })
 }
 
-/// The audit log's folder, in the state folder.
-pub(super) fn audit(state: &Path) -> FolderFound {
+/// The audit log's folder, in the state folder. What is wrong with that is wrong with this.
+pub(super) fn audit(state: &Path, state_found: &FolderFound) -> FolderFound {
     let folder = state.join("audit");
-    found(&folder, |why| Trouble::new(why, format!("make {} writable", folder.display())))
+    let fix = format!("make {} writable", folder.display());
+    found(&folder, |why| state_found.trouble.clone().unwrap_or_else(|| Trouble::new(why, fix)))
 }
 
 fn found(folder: &Path, trouble: impl FnOnce(String) -> Trouble) -> FolderFound {

@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cofferdam_backends::container::Host;
 use cofferdam_core::capability::Capability;
@@ -67,10 +67,7 @@ fn cgroup(container: &Host, controller: Controller) -> CgroupFound {
             Version::V1 => 1,
             Version::V2 => 2,
         }),
-        folder: place.ok().map(|place| {
-            let plain: PathBuf = place.folder.components().collect(); // without a slash at its end
-            plain.to_string_lossy().into_owned()
-        }),
+        folder: place.ok().map(|place| place.folder.to_string_lossy().into_owned()),
         trouble: container.lacks(capability).map(Trouble::from),
     }
 }

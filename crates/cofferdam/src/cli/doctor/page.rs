@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::findings::{BackendFound, Findings, FolderFound, GapFound, HostFound, Node, Trouble};
+use super::findings::{
+    BackendFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, Trouble,
+};
 use crate::report::inert;
 
 /// The width of the page, in characters.
@@ -98,7 +100,12 @@ impl Page<'_> {
 
     fn profiles(&mut self, findings: &Findings) -> io::Result<()> {
         self.section("Profiles, and what a plain run of each gets")?;
+        let mut before: Option<&ProfileFound> = None;
         for profile in &findings.profiles {
+            if before.is_some_and(|before| before.why == profile.why && !profile.runs) {
+                self.row(Mark::No, profile.name, "for the same reason")?;
+                continue;
+            }
             let text = match profile.backend {
                 Some(backend) => format!("{backend}: {}", profile.why),
                 None => profile.why.clone(),
@@ -107,6 +114,7 @@ impl Page<'_> {
             if let Some(fix) = &profile.fix {
                 self.fix(TEXT, fix)?;
             }
+            before = Some(profile);
         }
         Ok(())
     }
@@ -115,14 +123,15 @@ impl Page<'_> {
         self.section("Backends")?;
         let fix_of = |backend: &BackendFound| backend.trouble.as_ref().map(|trouble| trouble.fix.clone());
         // Backends in a row may have the same way to get them, which is told once.
-        for alike in findings.backends.chunk_by(|one, two| one.trouble.is_some() && fix_of(one) == fix_of(two)) {
+        for alike in
+            findings.backends.chunk_by(|one, two| one.trouble.is_some() && fix_of(one) == fix_of(two))
+        {
             for backend in alike {
                 self.backend(backend)?;
             }
-            match alike {
-                [] => {}
-                [one] => fix_of(one).map_or(Ok(()), |fix| self.fix(TEXT, &fix))?,
-                [one, ..] => self.fix(TEXT, &format!("each of these: {}", fix_of(one).unwrap_or_default()))?,
+            if let Some(fix) = alike.first().and_then(fix_of) {
+                let each = if alike.len() > 1 { "each of these: " } else { "" };
+                self.fix(TEXT, &format!("{each}{fix}"))?;
             }
         }
         Ok(())
@@ -156,7 +165,7 @@ impl Page<'_> {
         let mut told: Vec<&GapFound> = vec![];
         for gap in &backend.gaps {
             let same = |other: &&GapFound| other.why == gap.why && other.fix == gap.fix;
-            if told.iter().any(|known| same(known)) {
+            if told.iter().any(same) {
                 continue;
             }
             told.push(gap);
