@@ -5,28 +5,19 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::request::File;
 use cofferdam_guest::wire::{Frame, FromGuest, Inbox, PIECE_BYTES, ToGuest, VERSION};
-use cofferdam_sys::{fd, fdpass};
+use cofferdam_sys::fdpass;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
 /// The agent's program, compiled by the build script.
-static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
-
-/// The agent as an open file that can be executed and not changed.
-///
-/// # Errors
-///
-/// What the kernel said.
-pub(crate) fn program() -> io::Result<OwnedFd> {
-    fd::sealed_executable(c"cofferdam-guest", PROGRAM)
-}
+pub(crate) static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
 
 /// A conversation with an agent. Speaking and listening are independent of each other.
 #[derive(Debug)]

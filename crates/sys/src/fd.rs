@@ -62,23 +62,31 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A file in memory that nobody can change any more, for executing.
+/// An empty file in memory that can be executed once it is filled.
 ///
 /// # Errors
 ///
 /// What the kernel said: EACCES where `vm.memfd_noexec` forbids executable memory files.
-pub fn sealed_executable(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+pub(crate) fn executable(name: &CStr) -> io::Result<OwnedFd> {
     // MFD_EXEC says that execution is meant; kernels before 6.3 don't know it and mean it anyway.
     const MFD_EXEC: libc::c_uint = 0x10;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let mut file = File::from(memory_file(name, flags | MFD_EXEC).or_else(|error| {
+    memory_file(name, flags | MFD_EXEC).or_else(|error| {
         if error.raw_os_error() == Some(libc::EINVAL) { memory_file(name, flags) } else { Err(error) }
-    })?);
+    })
+}
+
+/// Fills a file in memory, after which nobody can change it any more.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub(crate) fn fill_and_seal(file: OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::from(file);
     file.write_all(bytes)?;
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
     // SAFETY: takes numbers.
-    check(libc::c_long::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }))?;
-    Ok(file.into())
+    check(libc::c_long::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })).map(drop)
 }
 
 /// A file in memory for scratch data: it counts as the kernel's memory, not as ours.
@@ -174,7 +182,9 @@ mod tests {
 
     #[test]
     fn a_sealed_file_cannot_be_written() {
-        let file = File::from(sealed_executable(c"t", b"abc").unwrap());
+        let fd = executable(c"t").unwrap();
+        let file = File::from(fd.try_clone().unwrap());
+        fill_and_seal(fd, b"abc").unwrap();
         assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
         assert_eq!(file.set_len(0).unwrap_err().raw_os_error(), Some(libc::EPERM));
     }

@@ -126,6 +126,45 @@ pub fn signal_child(pid: i32, signal: i32) -> io::Result<()> {
     check(libc::c_long::from(unsafe { libc::kill(pid, signal) })).map(drop)
 }
 
+/// All signals are blocked for this thread until this is dropped.
+pub(crate) struct SignalsBlocked {
+    before: libc::sigset_t,
+}
+
+impl SignalsBlocked {
+    /// Blocks them.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub(crate) fn all() -> io::Result<Self> {
+        // SAFETY: both sets are live; the first is filled before it is read.
+        unsafe {
+            let mut all = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
+            let mut before = all;
+            libc::sigfillset(&raw mut all);
+            result(libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before))?;
+            Ok(SignalsBlocked { before })
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that the kernel gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+}
+
+/// The time since the host booted, sleep included.
+#[must_use]
+pub fn time_since_boot() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is live; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
+}
+
 /// A descriptor that is readable when a child has ended. Blocks the signal's usual effect.
 ///
 /// # Errors

@@ -81,10 +81,8 @@ impl View {
 
 /// When the host booted, since the epoch.
 fn boot_time() -> Duration {
-    let up = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let up = up.split_whitespace().next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0.0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(Duration::try_from_secs_f64(up).unwrap_or_default())
+    now.saturating_sub(process::time_since_boot())
 }
 
 #[cfg(test)]

@@ -9,7 +9,12 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// The host's own, read-only.
-    Host(PathBuf),
+    Host {
+        /// Where it is.
+        path: PathBuf,
+        /// Whether it is a folder.
+        folder: bool,
+    },
     /// A link.
     Link(PathBuf, PathBuf),
     /// A file with this text.
@@ -51,15 +56,13 @@ const LINKS: [&str; 2] = ["localtime", "os-release"];
 pub(super) fn entries(user: u32) -> Vec<Entry> {
     let host = Path::new("/etc");
     let mut entries = made(user);
-    entries
-        .extend(SHOWN.iter().map(|name| host.join(name)).filter(|path| for_everybody(path)).map(Entry::Host));
-    entries.extend(prefixed(host).map(Entry::Host));
+    entries.extend(SHOWN.iter().filter_map(|name| shown(host.join(name))));
+    entries.extend(prefixed(host));
     for name in LINKS {
         let path = host.join(name);
         match fs::read_link(&path) {
             Ok(target) if into_usr(&target) => entries.push(Entry::Link(target, path)),
-            _ if for_everybody(&path) => entries.push(Entry::Host(path)),
-            _ => {}
+            _ => entries.extend(shown(path)),
         }
     }
     entries
@@ -88,19 +91,20 @@ fn made(user: u32) -> Vec<Entry> {
 }
 
 /// The host's folders whose names start with one of [`SHOWN_PREFIXES`].
-fn prefixed(host: &Path) -> impl Iterator<Item = PathBuf> {
-    fs::read_dir(host).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        SHOWN_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && for_everybody(path)
+fn prefixed(host: &Path) -> impl Iterator<Item = Entry> {
+    fs::read_dir(host).into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        SHOWN_PREFIXES.iter().any(|prefix| name.starts_with(prefix)).then(|| shown(entry.path()))?
     })
 }
 
-/// Whether everybody on the host may read a file or enter a folder.
-fn for_everybody(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| {
-        let needed = if found.is_dir() { 0o005 } else { 0o004 };
-        found.permissions().mode() & needed == needed
-    })
+/// Something of the host's, if it is there and everybody may read it or enter it.
+fn shown(path: PathBuf) -> Option<Entry> {
+    let found = fs::metadata(&path).ok()?;
+    let needed = if found.is_dir() { 0o005 } else { 0o004 };
+    let everybodys = found.permissions().mode() & needed == needed;
+    everybodys.then(|| Entry::Host { path, folder: found.is_dir() })
 }
 
 /// Whether a link in `/etc` leads into `/usr`, which is the same inside.
@@ -115,13 +119,14 @@ mod tests {
 
     #[test]
     fn nothing_that_is_not_for_everybody_is_shown() {
-        for entry in entries(1000) {
-            if let Entry::Host(path) = entry {
-                assert!(for_everybody(&path), "{}", path.display());
-                assert!(!path.ends_with("shadow") && !path.ends_with("private"));
-            }
-        }
-        assert!(!for_everybody(Path::new("/etc/shadow")));
+        assert_eq!(shown("/etc/shadow".into()), None);
+        let folder = tempfile::tempdir().unwrap(); // for its owner alone
+        assert_eq!(shown(folder.path().to_owned()), None);
+        assert!(shown("/etc/ld.so.cache".into()).is_some());
+        let all = entries(1000);
+        let names =
+            |word| all.iter().any(|entry| matches!(entry, Entry::Host { path, .. } if path.ends_with(word)));
+        assert!(names("ld.so.cache") && !names("shadow") && !names("private"));
     }
 
     #[test]

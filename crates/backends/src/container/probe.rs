@@ -77,7 +77,7 @@ impl Host {
             rlimits: session::RLIMITS.into(),
             landlock: session::landlock(self),
             seccomp: Some(filter::container()),
-            program: agent::program().map_err(failed("make the guest agent's file"))?,
+            program: agent::PROGRAM,
             argv: vec![c"cofferdam-guest".into()],
             envp: vec![],
             fds: vec![theirs.into()],

@@ -163,10 +163,14 @@ impl Steps {
         self.push(Step::Mount { kind, target, flags, options });
     }
 
+    fn bind(&mut self, source: &CStr, target: &CStr) {
+        self.push(Step::Bind { source: source.into(), target: target.into() });
+    }
+
     /// Shows something of the host's, read-only.
     fn show(&mut self, source: &Path, target: &str) {
         let target = path(&[target]);
-        self.push(Step::Bind { source: c_path(source), target: target.clone() });
+        self.bind(&c_path(source), &target);
         self.attributes(&target, MountFlags::READ_ONLY, true);
     }
 
@@ -189,20 +193,29 @@ impl Steps {
 
     fn etc(&mut self, entries: Vec<Entry>) {
         self.folder("etc");
+        // A mount of its own, so that one change of flags reaches everything shown below it.
+        self.bind(c"etc", c"etc");
         let mut folders: Vec<PathBuf> = vec![];
         for entry in entries {
             match entry {
                 Entry::Text(name, text) => self.file(&format!("etc/{name}"), &text),
                 Entry::Link(target, place) => {
-                    let place = place.to_string_lossy();
-                    self.push(Step::Link { target: c_path(&target), path: path(&[&place[1..]]) });
+                    let place = inside(&place);
+                    self.push(Step::Link { target: c_path(&target), path: path(&[&place]) });
                 }
-                Entry::Host(host) => {
+                Entry::Host { path: host, folder } => {
                     self.parents(&host, &mut folders);
-                    self.target_for(&host);
+                    let name = inside(&host);
+                    if folder {
+                        self.folder(&name)
+                    } else {
+                        self.file(&name, "")
+                    }
+                    self.bind(&c_path(&host), &path(&[&name]));
                 }
             }
         }
+        self.attributes(c"etc", MountFlags::READ_ONLY, true);
     }
 
     /// Makes the folders between `/etc` and something in it, once each.
@@ -212,30 +225,17 @@ impl Steps {
         for folder in between.into_iter().rev() {
             if !made.iter().any(|known| known == folder) {
                 made.push(folder.to_owned());
-                self.folder(&folder.to_string_lossy()[1..]);
+                self.folder(&inside(folder));
             }
         }
-    }
-
-    /// Shows something of the host's at its own place, which is made first.
-    fn target_for(&mut self, host: &Path) {
-        let name = host.to_string_lossy()[1..].to_owned();
-        if host.is_dir() {
-            self.folder(&name)
-        } else {
-            self.file(&name, "")
-        }
-        self.show(host, &name);
     }
 
     fn dev(&mut self) {
         self.folder("dev");
         for name in DEVICES {
-            let target = path(&["dev/", name]);
             self.file(&format!("dev/{name}"), "");
-            self.push(Step::Bind { source: path(&["/dev/", name]), target: target.clone() });
-            let device = MountFlags { no_suid: true, no_exec: true, ..MountFlags::default() };
-            self.attributes(&target, device, false);
+            // A single device, for which none of the flags but `nodev` would mean anything.
+            self.bind(&path(&["/dev/", name]), &path(&["dev/", name]));
         }
         self.folder("dev/pts");
         let terminals = MountFlags { no_suid: true, no_exec: true, ..MountFlags::default() };
@@ -252,7 +252,7 @@ impl Steps {
         self.folder("home");
         for (name, mode, owned) in WRITABLE {
             self.push(Step::Folder { path: name.into(), mode, owned });
-            self.push(Step::Bind { source: name.into(), target: name.into() });
+            self.bind(name, name);
         }
         self.folder("run");
         self.folder("var");
@@ -275,31 +275,38 @@ impl Steps {
         self.mount(c"proc", c"proc", MountFlags::NO_EXEC, c"");
         self.folder("run/empty");
         for name in HIDDEN_FOLDERS {
-            self.cover("run/empty", name);
+            self.cover("run/empty", name, true);
         }
         for name in HIDDEN_FILES {
-            self.cover("dev/null", name);
+            // The null device reads as empty and takes everything, so it needs no flags.
+            self.cover("dev/null", name, false);
         }
-        for name in FROZEN.iter().filter(|name| in_host_proc(name)) {
-            let target = path(&["proc/", name]);
-            self.push(Step::Bind { source: target.clone(), target: target.clone() });
-            self.attributes(&target, MountFlags { no_exec: true, ..MountFlags::READ_ONLY }, true);
+        for name in FROZEN {
+            self.cover(&format!("proc/{name}"), name, true);
         }
         for (name, text) in [("cpuinfo", cpu.cpuinfo()), ("stat", cpu.stat())] {
             let made = format!("run/{name}");
             self.file(&made, &text);
-            self.cover(&made, name);
+            self.cover(&made, name, true);
         }
     }
 
     /// Puts something of the sandbox's own over something in `/proc`, if that exists.
-    fn cover(&mut self, source: &str, name: &str) {
-        if in_host_proc(name) {
-            let target = path(&["proc/", name]);
-            self.push(Step::Bind { source: path(&[source]), target: target.clone() });
-            self.attributes(&target, MountFlags { no_exec: true, ..MountFlags::READ_ONLY }, false);
+    fn cover(&mut self, source: &str, name: &str, read_only: bool) {
+        if !in_host_proc(name) {
+            return;
+        }
+        let target = path(&["proc/", name]);
+        self.bind(&path(&[source]), &target);
+        if read_only {
+            self.attributes(&target, MountFlags { no_exec: true, ..MountFlags::READ_ONLY }, true);
         }
     }
+}
+
+/// A place of the host's, as a path inside.
+fn inside(host: &Path) -> String {
+    host.to_string_lossy().trim_start_matches('/').to_owned()
 }
 
 /// Whether this kernel's `/proc` has an entry.

@@ -100,7 +100,7 @@ pub(super) async fn open(host: &Host, group: &str, grant: &Grant) -> Result<Cont
         rlimits: RLIMITS.into(),
         landlock: landlock(host),
         seccomp: Some(seccomp::container()),
-        program: agent::program().map_err(BackendError::host("make the guest agent's file"))?,
+        program: agent::PROGRAM,
         argv: vec![c"cofferdam-guest".into()],
         envp: vec![],
         fds: vec![theirs.into()],

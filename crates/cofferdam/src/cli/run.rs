@@ -15,7 +15,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use cofferdam_core::capability::Capability;
-use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
 use cofferdam_core::policy::{BackendName, Cpus, Environment, Layer, LimitsLayer, Policy, Profile, decide};
 use cofferdam_core::request::{Request, Variable};
@@ -380,11 +379,11 @@ fn execute(
         .map_err(|error| host_fault(format!("could not start the event loop: {error}")))?;
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
     let decision = decide(&policy, policy_hash(&policy), &request);
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let console =
             console().map_err(|error| host_fault(format!("could not use our own streams: {error}")))?;
         let outcome = match decision {
-            Ok(grant) => run_granted(&engine, run, request, grant, &console).await,
+            Ok(grant) => engine.run(run, request, grant, &console).await,
             Err(denial) => {
                 let (message, fix) = (denial.to_string(), Some(denial.fix()));
                 let fault = Fault { code: FaultCode::PolicyDenied, message, fix };
@@ -392,17 +391,10 @@ fn execute(
             }
         };
         Ok((outcome, console.into_kept()))
-    })
-}
-
-async fn run_granted(
-    engine: &Engine,
-    run: &RunId,
-    request: Request,
-    grant: Grant,
-    console: &Console,
-) -> Outcome {
-    engine.run(run, request, grant, console).await
+    });
+    // A write to a reader that doesn't read may still wait on its thread; it is not waited for.
+    runtime.shutdown_background();
+    result
 }
 
 /// Where the Outcome goes.

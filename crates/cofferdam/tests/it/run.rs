@@ -212,6 +212,20 @@ fn a_closed_standard_output_ends_the_run() {
 }
 
 #[test]
+fn a_reader_that_never_reads_does_not_hold_the_deadline() {
+    needs_root!();
+    let product = product();
+    let mut command = product.command(["run", "--profile", "internal", "--timeout", "1s", "--", "yes"]);
+    let began = Instant::now();
+    let mut child = start(&mut command);
+    let unread = child.stdout.take();
+    let ran = wait(child, began);
+    drop(unread);
+    assert_eq!(ran.code, 124, "{ran:?}");
+    assert!(ran.took < Duration::from_secs(9), "{ran:?}");
+}
+
+#[test]
 fn the_first_signal_is_the_programs_and_the_second_kills() {
     needs_root!();
     let product = product();

@@ -16,7 +16,11 @@ pub(super) struct Image<'a> {
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
     cores: libc::cpu_set_t,
+    program: BorrowedFd<'a>,
 }
+
+/// Permissions that files and folders are made without.
+const UMASK: libc::mode_t = 0o022;
 
 /// A system call failed with this number.
 struct Errno(i32);
@@ -25,7 +29,7 @@ type Done = Result<(), Errno>;
 
 impl<'a> Image<'a> {
     /// Prepares everything that would need memory later.
-    pub(super) fn new(launch: &'a Launch) -> Self {
+    pub(super) fn new(launch: &'a Launch, program: BorrowedFd<'a>) -> Self {
         let pointers =
             |words: &[CString]| words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
         // SAFETY: a set of bits for which all zeros means empty.
@@ -34,7 +38,7 @@ impl<'a> Image<'a> {
             // SAFETY: the core is within the set's size.
             unsafe { libc::CPU_SET(core, &mut cores) };
         }
-        Image { launch, argv: pointers(&launch.argv), envp: pointers(&launch.envp), cores }
+        Image { launch, argv: pointers(&launch.argv), envp: pointers(&launch.envp), cores, program }
     }
 }
 
@@ -76,7 +80,7 @@ fn set_up_and_execute(
     gate: BorrowedFd<'_>,
     failure: BorrowedFd<'_>,
 ) -> Result<Infallible, (u32, Errno, RawFd)> {
-    let tools = lift_tools(image.launch, gate, failure)
+    let tools = lift_tools(image.program, gate, failure)
         .map_err(|errno| (Stage::Descriptors as u32, errno, failure.as_raw_fd()))?;
     set_up(image, &tools)
         .and_then(|()| execute(tools.program, image).map_err(|errno| (Stage::Execute as u32, errno)))
@@ -86,7 +90,6 @@ fn set_up_and_execute(
 fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
     let launch = image.launch;
     let at = |stage: Stage| move |errno| (stage as u32, errno);
-    reset_signals();
     // The change of ids below forgets this; it covers the wait for the parent's go.
     die_with_parent(tools.gate).map_err(at(Stage::ParentDeath))?;
     join_cgroups(launch).map_err(at(Stage::JoinCgroup))?;
@@ -108,6 +111,7 @@ fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
         ruleset.restrict_self().map_err(|errno| (Stage::Landlock as u32, Errno(errno)))?;
     }
     arrange_descriptors(launch, tools).map_err(at(Stage::Descriptors))?;
+    wait_for_go(tools.gate).map_err(at(Stage::Program))?;
     if let Some(filter) = &launch.seccomp {
         filter.install().map_err(|errno| (Stage::Seccomp as u32, Errno(errno)))?;
     }
@@ -137,22 +141,6 @@ fn prctl(option: libc::c_int, value: libc::c_ulong) -> Done {
     call(|| libc::c_long::from(unsafe { libc::prctl(option, value, 0, 0, 0) })).map(drop)
 }
 
-/// Lets every signal have its default effect, and blocks none.
-fn reset_signals() {
-    // SAFETY: an empty signal set and a default action are valid values of their types; numbers
-    // that aren't signals are refused by the kernel without effect.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = libc::SIG_DFL;
-        for signal in 1..=64 {
-            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-    }
-}
-
 /// Joins version 1 cgroups through their `tasks` files.
 ///
 /// Writing `0` there moves the writing thread alone, which the kernel does without the lock that
@@ -169,18 +157,23 @@ fn join_cgroups(launch: &Launch) -> Done {
 /// Waits until the parent has mapped the ids, then becomes the namespace's root. Where only one id
 /// is mapped, the capabilities are there all the same and the id stays what it is.
 fn become_root(gate: RawFd, ids: &Ids) -> Done {
-    let mut byte = 0u8;
-    // SAFETY: reads at most one byte into a live variable.
-    let read = call(|| unsafe { libc::read(gate, (&raw mut byte).cast(), 1) } as libc::c_long)?;
-    if read == 0 {
-        return Err(Errno(libc::EPIPE)); // the parent is gone
-    }
+    wait_for_go(gate)?;
     if ids.root_outside.is_some() {
         change_ids(0)?;
     }
     // SAFETY: sets a number.
-    unsafe { libc::umask(0o022) };
+    unsafe { libc::umask(UMASK) };
     Ok(())
+}
+
+/// Waits for a byte through the gate.
+fn wait_for_go(gate: RawFd) -> Done {
+    let mut byte = 0u8;
+    // SAFETY: reads at most one byte into a live variable.
+    match call(|| unsafe { libc::read(gate, (&raw mut byte).cast(), 1) } as libc::c_long)? {
+        0 => Err(Errno(libc::EPIPE)), // the parent is gone
+        _ => Ok(()),
+    }
 }
 
 /// Changes all three user and group ids, and drops the supplementary groups where that is allowed.
@@ -302,8 +295,10 @@ fn make_folder(path: &CStr, mode: u32, owner: Option<u32>) -> Done {
     // SAFETY: the path is a live string.
     unsafe {
         call(|| libc::c_long::from(libc::mkdir(path.as_ptr(), mode)))?;
-        // mkdir applies the umask and drops the sticky bit's companions; say it again exactly.
-        call(|| libc::c_long::from(libc::chmod(path.as_ptr(), mode)))?;
+        if mode & UMASK != 0 || mode & 0o7000 != 0 {
+            // What mkdir leaves out.
+            call(|| libc::c_long::from(libc::chmod(path.as_ptr(), mode)))?;
+        }
         if let Some(owner) = owner {
             call(|| libc::c_long::from(libc::chown(path.as_ptr(), owner, owner)))?;
         }
@@ -415,11 +410,15 @@ fn lift(fd: RawFd) -> Result<RawFd, Errno> {
         .map(|fd| fd as RawFd)
 }
 
-fn lift_tools(launch: &Launch, gate: BorrowedFd<'_>, failure: BorrowedFd<'_>) -> Result<Tools, Errno> {
+fn lift_tools(
+    program: BorrowedFd<'_>,
+    gate: BorrowedFd<'_>,
+    failure: BorrowedFd<'_>,
+) -> Result<Tools, Errno> {
     // In the order of their numbers, which `arrange_descriptors` relies on.
     let failure = lift(failure.as_raw_fd())?;
     let gate = lift(gate.as_raw_fd())?;
-    let program = lift(launch.program.as_raw_fd())?;
+    let program = lift(program.as_raw_fd())?;
     Ok(Tools { failure, gate, program })
 }
 

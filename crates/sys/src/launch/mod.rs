@@ -9,7 +9,10 @@
 //! 2. wait until the parent has mapped the ids, become root of the new user namespace;
 //! 3. do the [`Step`]s (mounts, files, the change of root);
 //! 4. lower the limits, drop every capability, become the unprivileged user;
-//! 5. no new privileges, Landlock, close every other descriptor, seccomp, execute.
+//! 5. no new privileges, Landlock, close every other descriptor;
+//! 6. wait until the parent has written the program, then seccomp, execute.
+//!
+//! Signals stay blocked all the way, and in the program until it says otherwise.
 //!
 //! The first thing that fails is reported with its place in the list, and the child exits.
 
@@ -23,7 +26,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::landlock::Ruleset;
 use crate::seccomp::Filter;
-use crate::{check, fd};
+use crate::{check, fd, process};
 
 /// Everything that the child does, in the order in which it does it.
 #[derive(Debug)]
@@ -44,8 +47,8 @@ pub struct Launch {
     pub landlock: Option<Ruleset>,
     /// The system calls that remain.
     pub seccomp: Option<Filter>,
-    /// The program, as an open file.
-    pub program: OwnedFd,
+    /// The program itself. It becomes a sealed file in memory while the child sets up.
+    pub program: &'static [u8],
     /// Its arguments.
     pub argv: Vec<CString>,
     /// Its environment, `NAME=VALUE`.
@@ -231,6 +234,7 @@ enum Stage {
     NoNewPrivileges,
     Landlock,
     Descriptors,
+    Program,
     Seccomp,
     Execute,
 }
@@ -241,7 +245,7 @@ impl Stage {
 
     /// What couldn't be done, as a verb phrase.
     fn describe(number: u32, steps: &[Step]) -> String {
-        const NAMES: [&str; 14] = [
+        const NAMES: [&str; 15] = [
             "join the cgroup",
             "become root of the user namespace",
             "create the cgroup namespace",
@@ -254,6 +258,7 @@ impl Stage {
             "set no_new_privs",
             "apply Landlock",
             "arrange the descriptors",
+            "wait for the program",
             "install the seccomp filter",
             "execute the guest agent",
         ];
@@ -307,7 +312,7 @@ pub struct Launched {
     /// Held open so that the child sees whether its parent lives.
     gate: fs::File,
     steps: Vec<Step>,
-    reaped: Option<crate::process::Reaped>,
+    reaped: Option<process::Reaped>,
 }
 
 impl Launch {
@@ -328,11 +333,15 @@ impl Launch {
         };
         let (gate_read, gate_write) = fd::pipe().map_err(failed("make a pipe"))?;
         let (failure_read, failure_write) = fd::pipe().map_err(failed("make a pipe"))?;
-        let image = child::Image::new(&self);
+        let program = fd::executable(c"program").map_err(failed("make the program's file"))?;
+        let image = child::Image::new(&self, program.as_fd());
+        // A handler of ours must not run in the child, where it would act on what is shared.
+        let blocked = process::SignalsBlocked::all().map_err(failed("block signals"))?;
         let (pid, pidfd) = clone_into(self.born_in.as_ref().map(AsFd::as_fd), || {
             child::run(&image, gate_read.as_fd(), gate_write.as_raw_fd(), failure_write.as_fd())
         })
         .map_err(failed("create the namespaces"))?;
+        drop(blocked);
         drop((gate_read, failure_write));
         // From here on, dropping `launched` kills and reaps the child.
         let mut launched = Launched {
@@ -344,10 +353,17 @@ impl Launch {
             reaped: None,
         };
         self.ids.map(pid).map_err(failed("map the user namespace's ids"))?;
-        launched.gate.write_all(b"1").map_err(failed("start the sandbox"))?;
+        launched.gate.write_all(IDS_ARE_MAPPED).map_err(failed("start the sandbox"))?;
+        // While the child mounts, on another core if there is one: a megabyte takes a while.
+        fd::fill_and_seal(program, self.program).map_err(failed("write the program's file"))?;
+        launched.gate.write_all(PROGRAM_IS_THERE).map_err(failed("start the sandbox"))?;
         Ok(launched)
     }
 }
+
+/// What the parent says through the gate, a byte each time; the child only counts them.
+const IDS_ARE_MAPPED: &[u8] = b"1";
+const PROGRAM_IS_THERE: &[u8] = b"2";
 
 impl Ids {
     /// Writes the maps of a process that has a new user namespace.
@@ -454,7 +470,7 @@ impl Launched {
         if self.reaped.is_some() {
             return Ok(());
         }
-        crate::process::signal(self.pidfd(), libc::SIGKILL)
+        process::signal(self.pidfd(), libc::SIGKILL)
     }
 
     /// Waits for the end of the process and says what it and everything below it used. The kernel
@@ -463,11 +479,11 @@ impl Launched {
     /// # Errors
     ///
     /// What the kernel said.
-    pub fn reap(&mut self) -> io::Result<crate::process::Reaped> {
+    pub fn reap(&mut self) -> io::Result<process::Reaped> {
         if let Some(reaped) = self.reaped {
             return Ok(reaped);
         }
-        let reaped = crate::process::reap(self.pidfd.as_fd())?;
+        let reaped = process::reap(self.pidfd.as_fd())?;
         self.reaped = Some(reaped);
         Ok(reaped)
     }
