@@ -5,6 +5,7 @@
 //! its own: the outer build holds the lock of the usual one.
 
 use std::env;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,8 +18,13 @@ fn main() {
     let target = variable("TARGET");
     let out = PathBuf::from(variable("OUT_DIR"));
     let built = compile(&workspace, &target, &out.join("guest"));
-    std::fs::copy(&built, out.join("cofferdam-guest"))
-        .unwrap_or_else(|error| panic!("could not copy {}: {error}", built.display()));
+    let program =
+        std::fs::read(&built).unwrap_or_else(|error| panic!("could not read {}: {error}", built.display()));
+    let mut hasher = DefaultHasher::new();
+    program.hash(&mut hasher);
+    println!("cargo:rustc-env=COFFERDAM_AGENT_ID={:016x}", hasher.finish());
+    std::fs::write(out.join("cofferdam-guest"), program)
+        .unwrap_or_else(|error| panic!("could not write to {}: {error}", out.display()));
 }
 
 fn compile(workspace: &Path, target: &str, folder: &Path) -> PathBuf {

@@ -4,26 +4,86 @@
 //! else that matters: ends by deadline or lack of memory and all counts come from the kernel.
 
 use std::ffi::CString;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::request::File;
 use cofferdam_guest::wire::{Frame, FromGuest, Inbox, PIECE_BYTES, ToGuest, VERSION};
-use cofferdam_sys::fdpass;
+use cofferdam_sys::launch::Program;
+use cofferdam_sys::{fdpass, process};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
 /// The agent's program, compiled by the build script.
-pub(crate) static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
+static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
+
+/// What tells this program from that of another build.
+const PROGRAM_ID: &str = env!("COFFERDAM_AGENT_ID");
+
+/// The agent in memory, made anew for each sandbox. It leaves nothing behind.
+pub(crate) fn in_memory() -> Program {
+    Program::InMemory(PROGRAM)
+}
+
+/// The agent from a folder in which it is kept, since writing a megabyte takes a twentieth of a
+/// short run; in memory where it can't be kept.
+pub(crate) fn kept_in(folder: &Path) -> Program {
+    let path = folder.join(PROGRAM_ID);
+    let file = open_kept(&path).or_else(|_| {
+        keep(folder, &path)?;
+        open_kept(&path)
+    });
+    file.map_or_else(|_| in_memory(), |file| Program::Open(file.into()))
+}
+
+/// Opens the kept program, if it is what this build put there and nobody else could have changed.
+fn open_kept(path: &Path) -> io::Result<std::fs::File> {
+    // O_NOFOLLOW of `asm-generic/fcntl.h`: a link in its place is somebody else's doing.
+    const O_NOFOLLOW: i32 = 0o400_000;
+    let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path)?;
+    let found = file.metadata()?;
+    let ours = found.is_file()
+        && found.uid() == process::effective_user()
+        && found.mode() & 0o777 == 0o555
+        && found.nlink() == 1
+        && found.len() == PROGRAM.len() as u64;
+    let executable = !process::on_noexec_mount(file.as_fd());
+    if ours && executable { Ok(file) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// Puts the program into its folder, in place of those of other builds.
+fn keep(folder: &Path, path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    for other in std::fs::read_dir(folder)?.flatten() {
+        let _ = std::fs::remove_file(other.path()); // it may be gone already; one in use stays usable
+    }
+    let unfinished = folder.join(format!(".new-{}", std::process::id()));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&unfinished)?;
+    file.write_all(PROGRAM)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o555))?;
+    drop(file);
+    std::fs::rename(&unfinished, path)
+}
 
 /// A conversation with an agent. Speaking and listening are independent of each other.
 #[derive(Debug)]
 pub(crate) struct Agent {
     socket: UnixStream,
-    inbox: Mutex<Inbox>,
+    ear: Mutex<Ear>,
+}
+
+/// What was heard so far.
+#[derive(Debug, Default)]
+struct Ear {
+    inbox: Inbox,
+    /// Whether it has said that it is there. Nothing that it says before that counts.
+    greeted: bool,
 }
 
 impl Agent {
@@ -34,20 +94,7 @@ impl Agent {
     /// What the kernel said.
     pub(crate) fn new(socket: StdUnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Agent { socket: UnixStream::from_std(socket)?, inbox: Mutex::default() })
-    }
-
-    /// Waits until the agent is there.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Wire`] if it says anything else; none of its frames if it ended first.
-    pub(crate) async fn greet(&self) -> Result<bool, BackendError> {
-        match self.hear().await? {
-            Some(FromGuest::Ready(VERSION)) => Ok(true),
-            Some(other) => Err(out_of_turn(other)),
-            None => Ok(false),
-        }
+        Ok(Agent { socket: UnixStream::from_std(socket)?, ear: Mutex::default() })
     }
 
     /// Puts a file into the working directory.
@@ -118,18 +165,30 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Wire`] if it is no message.
+    /// [`BackendError::Wire`] if it is no message, or the first isn't its greeting.
     pub(crate) async fn hear(&self) -> Result<Option<FromGuest>, BackendError> {
-        let mut inbox = self.inbox.lock().await;
+        let mut ear = self.ear.lock().await;
         loop {
-            if let Some(message) = inbox.next().map_err(|bad| BackendError::Wire(bad.to_string()))? {
-                return Ok(Some(message));
+            match ear.inbox.next().map_err(|bad| BackendError::Wire(bad.to_string()))? {
+                Some(FromGuest::Ready(VERSION)) if !ear.greeted => ear.greeted = true,
+                Some(message) if ear.greeted => return Ok(Some(message)),
+                Some(message) => return Err(out_of_turn(message)),
+                None => match self.read().await? {
+                    Some(bytes) => ear.inbox.push(&bytes),
+                    None => return Ok(None),
+                },
             }
+        }
+    }
+
+    /// The next bytes from the socket; none when its other end is closed.
+    async fn read(&self) -> Result<Option<Vec<u8>>, BackendError> {
+        loop {
             self.socket.readable().await.map_err(BackendError::host("wait for the guest agent"))?;
             let mut buffer = [0; 256];
             match self.socket.try_read(&mut buffer) {
                 Ok(0) => return Ok(None),
-                Ok(count) => inbox.push(&buffer[..count]),
+                Ok(count) => return Ok(Some(buffer[..count].to_vec())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
                 Err(error) => return Err(BackendError::host("hear the guest agent")(error)),
@@ -148,16 +207,46 @@ impl Agent {
                 .socket
                 .async_io(Interest::WRITABLE, || fdpass::send(self.socket.as_fd(), rest, fds))
                 .await
-                .map_err(BackendError::host("speak to the guest agent"))?;
+                .map_err(|error| match error.kind() {
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => BackendError::Gone,
+                    _ => BackendError::host("speak to the guest agent")(error),
+                })?;
         }
         Ok(())
     }
 }
 
 fn unexpected(answer: Option<FromGuest>) -> BackendError {
-    answer.map_or_else(|| BackendError::Wire("it ended".into()), out_of_turn)
+    answer.map_or(BackendError::Gone, out_of_turn)
 }
 
 fn out_of_turn(answer: FromGuest) -> BackendError {
     BackendError::Wire(format!("{answer:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_kept_once_and_never_taken_from_somebody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("agent");
+        assert!(matches!(kept_in(&place), Program::Open(_)));
+        let path = place.join(PROGRAM_ID);
+        assert_eq!(std::fs::read(&path).unwrap(), PROGRAM);
+        let made = std::fs::metadata(&path).unwrap().ino();
+        assert!(matches!(kept_in(&place), Program::Open(_)));
+        assert_eq!(std::fs::metadata(&path).unwrap().ino(), made);
+        // A file that others can write, or of another size, is replaced.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::write(&path, b"#!/bin/sh\n").unwrap();
+        assert!(matches!(kept_in(&place), Program::Open(_)));
+        assert_eq!(std::fs::read(&path).unwrap(), PROGRAM);
+    }
+
+    #[test]
+    fn where_nothing_can_be_kept_the_program_is_in_memory() {
+        assert!(matches!(kept_in(Path::new("/proc/no/such/place")), Program::InMemory(_)));
+    }
 }

@@ -1,7 +1,7 @@
 //! What this machine offers: the backends of this build, and where the state is.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cofferdam_backends::container::Container;
 use cofferdam_core::policy::BackendName;
@@ -11,13 +11,13 @@ use cofferdam_sys::process;
 use crate::files::Node;
 
 /// Every backend that there is a name for: those of this build, and of the others why not.
-pub(crate) fn candidates() -> Vec<Candidate> {
+pub(crate) fn candidates(state: &Path) -> Vec<Candidate> {
     BackendName::ALL
         .iter()
         .map(|&name| Candidate {
             name,
             backend: match name {
-                BackendName::Container => Ok(Box::new(Container::probe()) as _),
+                BackendName::Container => Ok(Box::new(Container::probe(state.join("agent"))) as _),
                 other => Err(not_built(other)),
             },
         })

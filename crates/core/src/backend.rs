@@ -56,8 +56,9 @@ pub trait Backend: Send + Sync {
 
     /// Starts a sandbox that holds no more than `grant` allows.
     ///
-    /// Returns once the sandbox takes a program. Dropping the future removes whatever had been
-    /// started.
+    /// Returns as soon as a program can be handed over; the rest of the set-up may still be under
+    /// way, and what goes wrong there is the error of the first [`Session::put`] or
+    /// [`Session::exec`]. Dropping the future removes whatever had been started.
     ///
     /// # Errors
     ///
@@ -192,6 +193,9 @@ pub enum BackendError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The sandbox ended before its program did.
+    #[error("the sandbox ended before its program did")]
+    Gone,
     /// The host refused one operation.
     #[error("could not {action}")]
     Host {

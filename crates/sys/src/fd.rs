@@ -84,7 +84,9 @@ pub(crate) fn executable(name: &CStr) -> io::Result<OwnedFd> {
 pub(crate) fn fill_and_seal(file: OwnedFd, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::from(file);
     file.write_all(bytes)?;
-    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+    // FUTURE_WRITE rather than WRITE: nobody has it mapped for writing, and the stricter seal waits
+    // for every reference to every page, which now and then ends in EBUSY (`mm/memfd.c`).
+    let seals = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
     // SAFETY: takes numbers.
     check(libc::c_long::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })).map(drop)
 }

@@ -7,6 +7,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::RawFd;
 
 /// The oldest version that is accepted: it knows links and renames between folders, without which
 /// such renames would fail (Linux 5.19).
@@ -162,10 +163,12 @@ impl Ruleset {
 
     /// Puts the rules on this process. Needs no_new_privs. Allocates nothing.
     ///
+    /// `program` is a file that may be executed wherever it lies: the one that comes next.
+    ///
     /// # Errors
     ///
     /// The kernel's error number.
-    pub fn restrict_self(&self) -> Result<(), i32> {
+    pub fn restrict_self(&self, program: Option<RawFd>) -> Result<(), i32> {
         let attr = RulesetAttr {
             handled_access_fs: known(self.abi),
             handled_access_net: 0,
@@ -181,7 +184,10 @@ impl Ruleset {
         let ruleset =
             number(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size, 0) })?;
         for (path, access) in &self.rules {
-            add_rule(ruleset, path, access.rights(self.abi))?;
+            add_path(ruleset, path, access.rights(self.abi))?;
+        }
+        if let Some(program) = program {
+            add_rule(ruleset, program, EXECUTE | READ_FILE)?;
         }
         // SAFETY: takes a descriptor and a number.
         number(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) })?;
@@ -191,23 +197,25 @@ impl Ruleset {
     }
 }
 
-fn add_rule(ruleset: libc::c_long, path: &CStr, allowed_access: u64) -> Result<(), i32> {
-    const RULE_PATH_BENEATH: libc::c_int = 1;
-    // SAFETY: the path is a live string; the descriptor is this function's own; the structure is
-    // live and packed as the kernel's is.
+fn add_path(ruleset: libc::c_long, path: &CStr, allowed_access: u64) -> Result<(), i32> {
+    // SAFETY: the path is a live string; the descriptor is this function's own.
     unsafe {
-        let parent = number(libc::c_long::from(libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC)))?;
-        let rule = PathBeneathAttr { allowed_access, parent_fd: parent as i32 };
-        let added = number(libc::syscall(
-            libc::SYS_landlock_add_rule,
-            ruleset,
-            RULE_PATH_BENEATH,
-            &raw const rule,
-            0,
-        ));
-        libc::close(parent as libc::c_int);
-        added.map(drop)
+        let flags = libc::O_PATH | libc::O_CLOEXEC;
+        let parent = number(libc::c_long::from(libc::open(path.as_ptr(), flags)))? as RawFd;
+        let added = add_rule(ruleset, parent, allowed_access);
+        libc::close(parent);
+        added
     }
+}
+
+fn add_rule(ruleset: libc::c_long, parent_fd: RawFd, allowed_access: u64) -> Result<(), i32> {
+    const RULE_PATH_BENEATH: libc::c_int = 1;
+    let rule = PathBeneathAttr { allowed_access, parent_fd };
+    // SAFETY: the structure is live and packed as the kernel's is.
+    number(unsafe {
+        libc::syscall(libc::SYS_landlock_add_rule, ruleset, RULE_PATH_BENEATH, &raw const rule, 0)
+    })
+    .map(drop)
 }
 
 /// The result of a call, or its error number.

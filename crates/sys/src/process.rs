@@ -352,6 +352,13 @@ pub fn allowed_cores() -> io::Result<Vec<usize>> {
     }
 }
 
+/// The core that this thread is on, which may have changed by the time of the answer.
+#[must_use]
+pub fn current_core() -> Option<usize> {
+    // SAFETY: takes nothing.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
 /// Whether a path can be written by this process, as the kernel sees it: permissions and read-only
 /// mounts.
 #[must_use]
@@ -367,6 +374,16 @@ pub struct Space {
     pub bytes: (u64, u64),
     /// Files and folders in all, and free.
     pub files: (u64, u64),
+}
+
+/// Whether nothing may be executed from where an open file is.
+#[must_use]
+pub fn on_noexec_mount(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: the structure is live and filled by the kernel.
+    unsafe {
+        let mut stat = MaybeUninit::<libc::statvfs>::zeroed().assume_init();
+        libc::fstatvfs(fd.as_raw_fd(), &raw mut stat) != 0 || stat.f_flag & libc::ST_NOEXEC != 0
+    }
 }
 
 /// How full the file system of an open file is.

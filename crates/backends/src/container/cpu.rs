@@ -20,13 +20,17 @@ pub(super) struct View {
 
 impl View {
     /// Chooses as many cores as the share needs, rounded up, beginning at a random one: if every
-    /// one-core sandbox began at the first, all would share it.
+    /// one-core sandbox began at the first, all would share it. The core that we are on comes last:
+    /// we have work to do while the sandbox starts.
     pub(super) fn choose(share: Cpus) -> Self {
-        let allowed = process::allowed_cores().unwrap_or_default();
+        let mut allowed = process::allowed_cores().unwrap_or_default();
         let count = (share.visible_cores() as usize).min(allowed.len());
         let first = fd::random_bytes::<4>().map_or(0, u32::from_ne_bytes) as usize;
-        let mut cores: Vec<_> =
-            (0..count).map(|step| allowed[first.wrapping_add(step) % allowed.len()]).collect();
+        let turn = first % allowed.len().max(1);
+        allowed.rotate_left(turn);
+        let current = process::current_core();
+        allowed.sort_by_key(|core| Some(*core) == current); // stable: the others keep their order
+        let mut cores = allowed[..count].to_vec();
         cores.sort_unstable();
         View { cores }
     }
@@ -111,7 +115,8 @@ mod tests {
             assert_eq!(view.cores.len(), 1);
             seen.extend(view.cores);
         }
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), allowed);
+        // All but the one that this test is on, unless it moved meanwhile.
+        assert!(seen.len() >= allowed.len() - 1 && seen.iter().all(|core| allowed.contains(core)));
     }
 
     #[test]

@@ -45,9 +45,9 @@ const SHOWN: [&str; 18] = [
     "xml",             // catalogs, for xmllint and its like
 ];
 
-/// What the names of further such folders start with: settings that a Java or Python linked from
-/// `/usr/lib` doesn't start without.
-const SHOWN_PREFIXES: [&str; 3] = ["java-", "perl", "python3"];
+/// Where Java lives. `java-17-openjdk-amd64` there has its settings in `/etc/java-17-openjdk`, and
+/// doesn't start without them.
+const JAVA: &str = "/usr/lib/jvm";
 
 /// Links of the host's `/etc` that are kept as links, if they lead into `/usr`.
 const LINKS: [&str; 2] = ["localtime", "os-release"];
@@ -57,7 +57,7 @@ pub(super) fn entries(user: u32) -> Vec<Entry> {
     let host = Path::new("/etc");
     let mut entries = made(user);
     entries.extend(SHOWN.iter().filter_map(|name| shown(host.join(name))));
-    entries.extend(prefixed(host));
+    entries.extend(java_settings());
     for name in LINKS {
         let path = host.join(name);
         match fs::read_link(&path) {
@@ -90,13 +90,18 @@ fn made(user: u32) -> Vec<Entry> {
     ]
 }
 
-/// The host's folders whose names start with one of [`SHOWN_PREFIXES`].
-fn prefixed(host: &Path) -> impl Iterator<Item = Entry> {
-    fs::read_dir(host).into_iter().flatten().flatten().filter_map(|entry| {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        SHOWN_PREFIXES.iter().any(|prefix| name.starts_with(prefix)).then(|| shown(entry.path()))?
-    })
+/// The folders of `/etc` that hold the settings of the host's Javas.
+fn java_settings() -> Vec<Entry> {
+    const KIND: &str = "-openjdk";
+    let names = fs::read_dir(JAVA).into_iter().flatten().flatten().filter_map(|java| {
+        let name = java.file_name().into_string().ok()?;
+        let end = name.find(KIND)? + KIND.len();
+        name.starts_with("java-").then(|| name[..end].to_owned())
+    });
+    let mut folders: Vec<_> = names.map(|name| Path::new("/etc").join(name)).collect();
+    folders.sort();
+    folders.dedup();
+    folders.into_iter().filter_map(shown).collect()
 }
 
 /// Something of the host's, if it is there and everybody may read it or enter it.
@@ -120,7 +125,8 @@ mod tests {
     #[test]
     fn nothing_that_is_not_for_everybody_is_shown() {
         assert_eq!(shown("/etc/shadow".into()), None);
-        let folder = tempfile::tempdir().unwrap(); // for its owner alone
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(shown(folder.path().to_owned()), None);
         assert!(shown("/etc/ld.so.cache".into()).is_some());
         let all = entries(1000);

@@ -33,14 +33,19 @@ pub use probe::Host;
 pub struct Container {
     host: Host,
     offers: Offers,
+    /// Where the guest agent's program is kept.
+    kept: PathBuf,
 }
 
 impl Container {
     /// Looks at what this host has. Cheap enough for every run: a few small files are read.
+    ///
+    /// `kept` is a folder that only we can write; the first run puts the guest agent's program
+    /// there.
     #[must_use]
-    pub fn probe() -> Self {
+    pub fn probe(kept: PathBuf) -> Self {
         let host = Host::look();
-        Container { offers: host.offers(), host }
+        Container { offers: host.offers(), host, kept }
     }
 
     /// What was found on the host.
@@ -93,7 +98,7 @@ impl Backend for Container {
 
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
-            let session = session::open(&self.host, &group_name(run), &grant).await?;
+            let session = session::open(&self.host, &self.kept, &group_name(run), &grant).await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }

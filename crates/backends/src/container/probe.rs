@@ -77,7 +77,7 @@ impl Host {
             rlimits: session::RLIMITS.into(),
             landlock: session::landlock(self),
             seccomp: Some(filter::container()),
-            program: agent::PROGRAM,
+            program: agent::in_memory(),
             argv: vec![c"cofferdam-guest".into()],
             envp: vec![],
             fds: vec![theirs.into()],

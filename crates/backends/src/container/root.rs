@@ -291,27 +291,16 @@ impl Steps {
         }
     }
 
-    /// Puts something of the sandbox's own over something in `/proc`, if that exists.
+    /// Puts something of the sandbox's own over something in `/proc`.
     fn cover(&mut self, source: &str, name: &str, read_only: bool) {
-        if !in_host_proc(name) {
-            return;
-        }
-        let target = path(&["proc/", name]);
-        self.bind(&path(&[source]), &target);
-        if read_only {
-            self.attributes(&target, MountFlags { no_exec: true, ..MountFlags::READ_ONLY }, true);
-        }
+        let (source, target) = (path(&[source]), path(&["proc/", name]));
+        self.push(Step::Cover { source, target, read_only });
     }
 }
 
 /// A place of the host's, as a path inside.
 fn inside(host: &Path) -> String {
     host.to_string_lossy().trim_start_matches('/').to_owned()
-}
-
-/// Whether this kernel's `/proc` has an entry.
-fn in_host_proc(name: &str) -> bool {
-    fs::symlink_metadata(Path::new("/proc").join(name)).is_ok()
 }
 
 #[cfg(test)]

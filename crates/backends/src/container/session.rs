@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use cofferdam_core::backend::{
 use cofferdam_core::capability::Capability;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{LimitName, Usage};
-use cofferdam_core::policy::Limits;
 use cofferdam_core::request::{File, Variable};
 use cofferdam_guest::wire::FromGuest;
 use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
@@ -56,6 +56,7 @@ pub(super) struct ContainerSession {
     inside: Arc<Inside>,
     /// The processes, until they are dead.
     launched: Launched,
+    memory_bytes: u64,
     halted: Option<Left>,
     _ids: IdBlock,
 }
@@ -80,7 +81,12 @@ fn of_launch(error: LaunchError) -> BackendError {
 }
 
 /// Starts a container and waits until its agent is there.
-pub(super) async fn open(host: &Host, group: &str, grant: &Grant) -> Result<ContainerSession, BackendError> {
+pub(super) async fn open(
+    host: &Host,
+    kept: &Path,
+    group: &str,
+    grant: &Grant,
+) -> Result<ContainerSession, BackendError> {
     let ids = IdBlock::reserve().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     let limits = grant.limits();
     let ceilings = Ceilings {
@@ -100,23 +106,21 @@ pub(super) async fn open(host: &Host, group: &str, grant: &Grant) -> Result<Cont
         rlimits: RLIMITS.into(),
         landlock: landlock(host),
         seccomp: Some(seccomp::container()),
-        program: agent::PROGRAM,
+        program: agent::kept_in(kept),
         argv: vec![c"cofferdam-guest".into()],
         envp: vec![],
         fds: vec![theirs.into()],
     };
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
-    let mut launched = launch.spawn().map_err(of_launch)?;
+    let launched = launch.spawn().map_err(of_launch)?;
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
-    if !agent.greet().await? {
-        return Err(why_it_never_spoke(&mut launched, &group, limits));
-    }
     Ok(ContainerSession {
         enforced: enforced(host, &group),
         environment: grant.environment().to_vec(),
         inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
         launched,
+        memory_bytes: limits.memory_bytes,
         halted: None,
         _ids: ids,
     })
@@ -133,17 +137,6 @@ fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
     #[expect(deprecated, reason = "unsound only where the descriptor can change; an OwnedFd's can't")]
     let watched = AsyncFd::with_interest(fd, Interest::READABLE);
     watched.map_err(BackendError::host("watch a descriptor"))
-}
-
-/// The set-up's own report, or what the kernel counted, or that there is neither.
-fn why_it_never_spoke(launched: &mut Launched, group: &Group, limits: &Limits) -> BackendError {
-    // It has closed its socket, so it is ending; a kill makes sure that the wait is short.
-    let _ = launched.kill();
-    let failure = launched.failure();
-    if group.oom_kills() > 0 {
-        return BackendError::NoRoom { limit: format!("limits.memory of {} bytes", limits.memory_bytes) };
-    }
-    failure.map_or_else(|| BackendError::Wire("it ended before it spoke".into()), of_launch)
 }
 
 /// What was set up, read from what was set up.
@@ -164,7 +157,10 @@ impl Session for ContainerSession {
     }
 
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
-        Box::pin(async move { self.inside.agent.put(&file).await })
+        Box::pin(async move {
+            let put = self.inside.agent.put(&file).await;
+            put.map_err(|error| self.explained(error))
+        })
     }
 
     fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>> {
@@ -172,8 +168,10 @@ impl Session for ContainerSession {
             if self.halted.is_some() {
                 return Err(BackendError::Spent);
             }
-            let running = self.start(exec).await?;
-            Ok(Box::new(running) as Box<dyn Running>)
+            match self.start(exec).await {
+                Ok(running) => Ok(Box::new(running) as Box<dyn Running>),
+                Err(error) => Err(self.explained(error)),
+            }
         })
     }
 
@@ -201,6 +199,20 @@ impl Session for ContainerSession {
 }
 
 impl ContainerSession {
+    /// Why a sandbox is gone: its set-up's own report, or what the kernel counted, or neither.
+    fn explained(&mut self, error: BackendError) -> BackendError {
+        if !matches!(error, BackendError::Gone) {
+            return error;
+        }
+        // It has closed its socket, so it is ending; a kill makes sure that the wait is short.
+        let _ = self.launched.kill();
+        let failure = self.launched.failure();
+        if self.inside.group.oom_kills() > 0 {
+            return BackendError::NoRoom { limit: format!("limits.memory of {} bytes", self.memory_bytes) };
+        }
+        failure.map_or(error, of_launch)
+    }
+
     async fn start(&self, exec: Exec) -> Result<ContainerRunning, BackendError> {
         let (file, argv) = as_command(exec.program, interpreter);
         if let Some(file) = file {
@@ -251,13 +263,13 @@ impl ContainerSession {
         let processes = inside.group.processes().unwrap_or(0).saturating_sub(1);
         let full = fullness(self.launched.pid());
         self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;
+        let counts = inside.group.counts(); // it can't grow any more, and dying takes a while
         tokio::time::timeout(DYING, inside.ended.readable())
             .await
             .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
             .map_err(BackendError::host("see the sandbox die"))?
             .retain_ready();
         let reaped = self.launched.reap().map_err(BackendError::host("reap the sandbox"))?;
-        let counts = inside.group.counts();
         let mut limits_hit = full;
         if counts.pids_refused > 0 {
             limits_hit.insert(LimitName::Pids);

@@ -57,7 +57,7 @@ fn look() -> Findings {
     let stops = [("node", &node.trouble), ("state", &state.trouble), ("audit", &audit.trouble)];
     let stops = stops.into_iter().filter_map(|(name, trouble)| Some((name, trouble.clone()?))).collect();
     let container = Host::look();
-    let boundaries = Boundaries::look(&container, settings.ceiling, stops);
+    let boundaries = Boundaries::look(&container, &folder, settings.ceiling, stops);
     Findings {
         version: 1,
         cofferdam: env!("CARGO_PKG_VERSION"),

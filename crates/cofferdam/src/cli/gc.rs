@@ -14,7 +14,7 @@ use crate::host;
 /// Where the state folder can't be used, or `out` not be written.
 pub(super) fn main(out: &mut dyn Write) -> Result<u8, Failure> {
     let folder = host::state_folder(&super::node()?);
-    let engine = Engine::open(host::candidates(), &folder).map_err(|error| Failure::of(&error))?;
+    let engine = Engine::open(host::candidates(&folder), &folder).map_err(|error| Failure::of(&error))?;
     let swept = engine.sweep().map_err(|error| Failure::of(&error))?;
     for run in &swept.removed {
         writeln!(out, "removed what {run} left")?;

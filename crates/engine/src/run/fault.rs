@@ -48,6 +48,7 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
             };
             fault(FaultCode::BadRequest, chain(error), fix)
         }
+        BackendError::Gone => lost(),
         BackendError::NoRoom { .. } => {
             fault(FaultCode::BadRequest, chain(error), "allow more: a sandbox itself takes a few MiB")
         }

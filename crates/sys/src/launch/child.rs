@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use super::{Ids, Launch, MountFlags, Stage, Step};
+use super::{Ids, Launch, MountFlags, Program, Stage, Step};
 
 /// The parent's plan, with the pointer arrays that `execve` needs.
 pub(super) struct Image<'a> {
@@ -92,6 +92,7 @@ fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
     let at = |stage: Stage| move |errno| (stage as u32, errno);
     // The change of ids below forgets this; it covers the wait for the parent's go.
     die_with_parent(tools.gate).map_err(at(Stage::ParentDeath))?;
+    choose_cores(image).map_err(at(Stage::Cores))?;
     join_cgroups(launch).map_err(at(Stage::JoinCgroup))?;
     become_root(tools.gate, &launch.ids).map_err(at(Stage::BecomeRoot))?;
     // After joining, so that the namespace's root is the sandbox's own cgroup.
@@ -100,7 +101,6 @@ fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
     for (number, step) in launch.steps.iter().enumerate() {
         take(step, &launch.ids).map_err(|errno| (Stage::STEPS + number as u32, errno))?;
     }
-    choose_cores(image).map_err(at(Stage::Cores))?;
     lower_limits(launch).map_err(at(Stage::Limits))?;
     drop_bounding_set().map_err(at(Stage::Capabilities))?;
     become_user(&launch.ids).map_err(at(Stage::BecomeUser))?;
@@ -108,7 +108,9 @@ fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
     die_with_parent(tools.gate).map_err(at(Stage::ParentDeath))?;
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(at(Stage::NoNewPrivileges))?;
     if let Some(ruleset) = &launch.landlock {
-        ruleset.restrict_self().map_err(|errno| (Stage::Landlock as u32, Errno(errno)))?;
+        // A file in memory is nowhere, and Landlock has no say over it.
+        let file = matches!(launch.program, Program::Open(_)).then_some(tools.program);
+        ruleset.restrict_self(file).map_err(|errno| (Stage::Landlock as u32, Errno(errno)))?;
     }
     arrange_descriptors(launch, tools).map_err(at(Stage::Descriptors))?;
     wait_for_go(tools.gate).map_err(at(Stage::Program))?;
@@ -219,6 +221,7 @@ fn take(step: &Step, ids: &Ids) -> Done {
         Step::Bind { source, target } => {
             mount(Some(source), target, None, libc::MS_BIND | libc::MS_REC, None)
         }
+        Step::Cover { source, target, read_only } => cover(source, target, *read_only),
         Step::File { path, bytes } => write_file(path, bytes),
         Step::Folder { path, mode, owned } => make_folder(path, *mode, owned.then_some(ids.inside)),
         Step::Hostname(name) => {
@@ -241,6 +244,17 @@ fn take(step: &Step, ids: &Ids) -> Done {
             change_folder(over)
         }
         Step::Pivot => pivot(),
+    }
+}
+
+/// Hides something, if it is there: not every kernel has every file of `/proc`.
+fn cover(source: &CStr, target: &CStr, read_only: bool) -> Done {
+    match mount(Some(source), target, None, libc::MS_BIND | libc::MS_REC, None) {
+        Err(Errno(libc::ENOENT)) => Ok(()),
+        Ok(()) if read_only => {
+            set_attributes(target, MountFlags { no_exec: true, ..MountFlags::READ_ONLY }, true)
+        }
+        result => result,
     }
 }
 

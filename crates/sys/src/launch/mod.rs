@@ -47,8 +47,8 @@ pub struct Launch {
     pub landlock: Option<Ruleset>,
     /// The system calls that remain.
     pub seccomp: Option<Filter>,
-    /// The program itself. It becomes a sealed file in memory while the child sets up.
-    pub program: &'static [u8],
+    /// The program itself.
+    pub program: Program,
     /// Its arguments.
     pub argv: Vec<CString>,
     /// Its environment, `NAME=VALUE`.
@@ -56,6 +56,15 @@ pub struct Launch {
     /// Descriptors that it gets, each under its position counted from 3. Standard input, output
     /// and error are `/dev/null` of the new root.
     pub fds: Vec<OwnedFd>,
+}
+
+/// What is executed at the end.
+#[derive(Debug)]
+pub enum Program {
+    /// Bytes, which become a sealed file in memory while the child sets up.
+    InMemory(&'static [u8]),
+    /// An open file.
+    Open(OwnedFd),
 }
 
 /// The identity of the processes inside, and what it is outside.
@@ -74,6 +83,15 @@ pub struct Ids {
 /// directory until [`Step::Pivot`] makes it `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Put something over a file or folder that may not be there, read-only if `read_only`.
+    Cover {
+        /// What is shown instead.
+        source: CString,
+        /// What is hidden.
+        target: CString,
+        /// Whether the new mount can't be written.
+        read_only: bool,
+    },
     /// Show a file or folder of the host, with everything mounted below it.
     Bind {
         /// Where it is, before the change of root.
@@ -278,6 +296,7 @@ impl fmt::Display for Step {
             Step::Bind { source, target } => {
                 write!(f, "show {} as /{}", show(source), show(target))
             }
+            Step::Cover { target, .. } => write!(f, "hide /{}", show(target)),
             Step::File { path, .. } => write!(f, "write /{}", show(path)),
             Step::Folder { path, .. } => write!(f, "make the folder /{}", show(path)),
             Step::Hostname(_) => write!(f, "set the host name"),
@@ -333,7 +352,11 @@ impl Launch {
         };
         let (gate_read, gate_write) = fd::pipe().map_err(failed("make a pipe"))?;
         let (failure_read, failure_write) = fd::pipe().map_err(failed("make a pipe"))?;
-        let program = fd::executable(c"program").map_err(failed("make the program's file"))?;
+        let (program, bytes) = match self.program {
+            Program::InMemory(bytes) => (fd::executable(c"program"), Some(bytes)),
+            Program::Open(ref file) => (file.try_clone(), None),
+        };
+        let program = program.map_err(failed("make the program's file"))?;
         let image = child::Image::new(&self, program.as_fd());
         // A handler of ours must not run in the child, where it would act on what is shared.
         let blocked = process::SignalsBlocked::all().map_err(failed("block signals"))?;
@@ -354,8 +377,10 @@ impl Launch {
         };
         self.ids.map(pid).map_err(failed("map the user namespace's ids"))?;
         launched.gate.write_all(IDS_ARE_MAPPED).map_err(failed("start the sandbox"))?;
-        // While the child mounts, on another core if there is one: a megabyte takes a while.
-        fd::fill_and_seal(program, self.program).map_err(failed("write the program's file"))?;
+        if let Some(bytes) = bytes {
+            // While the child mounts, on another core if there is one: a megabyte takes a while.
+            fd::fill_and_seal(program, bytes).map_err(failed("write the program's file"))?;
+        }
         launched.gate.write_all(PROGRAM_IS_THERE).map_err(failed("start the sandbox"))?;
         Ok(launched)
     }

@@ -2,6 +2,7 @@
 //! run asks, so that this never promises what a run is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use cofferdam_backends::container::Host;
@@ -46,8 +47,14 @@ enum Answer {
 
 impl Boundaries {
     /// Looks at every backend, and starts a sandbox where one can be started.
-    pub(super) fn look(container: &Host, ceiling: Ceiling, stops: Vec<(&'static str, Trouble)>) -> Self {
-        let looked = crate::host::candidates().into_iter().map(|candidate| look_at(candidate, container));
+    pub(super) fn look(
+        container: &Host,
+        state: &Path,
+        ceiling: Ceiling,
+        stops: Vec<(&'static str, Trouble)>,
+    ) -> Self {
+        let looked =
+            crate::host::candidates(state).into_iter().map(|candidate| look_at(candidate, container));
         let (candidates, seen) = looked.unzip();
         let lacks =
             |&capability: &Capability| Some((capability, Trouble::from(container.lacks(capability)?)));
@@ -272,7 +279,7 @@ mod tests {
     }
 
     fn boundaries(stops: Vec<(&'static str, Trouble)>, lacks: Vec<(Capability, Trouble)>) -> Boundaries {
-        let candidates = crate::host::candidates();
+        let candidates = crate::host::candidates(Path::new("/nonexistent"));
         let seen = candidates
             .iter()
             .map(|candidate| Seen {
