@@ -169,7 +169,7 @@ impl Agent {
     pub(crate) async fn hear(&self) -> Result<Option<FromGuest>, BackendError> {
         let mut ear = self.ear.lock().await;
         loop {
-            match ear.inbox.next().map_err(|bad| BackendError::Wire(bad.to_string()))? {
+            match ear.inbox.take().map_err(|bad| BackendError::Wire(bad.to_string()))? {
                 Some(FromGuest::Ready(VERSION)) if !ear.greeted => ear.greeted = true,
                 Some(message) if ear.greeted => return Ok(Some(message)),
                 Some(message) => return Err(out_of_turn(message)),

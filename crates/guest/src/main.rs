@@ -84,7 +84,7 @@ impl Agent {
         }
         self.fds.extend(fds);
         self.inbox.push(&buffer[..count]);
-        while let Some(message) = self.inbox.next().map_err(io::Error::other)? {
+        while let Some(message) = self.inbox.take().map_err(io::Error::other)? {
             self.obey(message)?;
         }
         Ok(true)

@@ -294,7 +294,7 @@ impl Inbox {
     /// # Errors
     ///
     /// [`BadFrame`] if the bytes can't become a frame; the inbox is of no use then.
-    pub fn next<T: Frame>(&mut self) -> Result<Option<T>, BadFrame> {
+    pub fn take<T: Frame>(&mut self) -> Result<Option<T>, BadFrame> {
         let Some((length, rest)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length == 0 || length > T::MOST_BYTES {
@@ -333,7 +333,7 @@ mod tests {
             let mut got = vec![];
             for piece in bytes.chunks(cut) {
                 inbox.push(piece);
-                while let Some(message) = inbox.next::<ToGuest>().unwrap() {
+                while let Some(message) = inbox.take::<ToGuest>().unwrap() {
                     got.push(message);
                 }
             }
@@ -354,7 +354,7 @@ mod tests {
         ] {
             let mut inbox = Inbox::default();
             inbox.push(&answer.encode());
-            assert_eq!(inbox.next(), Ok(Some(answer)));
+            assert_eq!(inbox.take(), Ok(Some(answer)));
         }
     }
 
@@ -374,10 +374,10 @@ mod tests {
     fn a_guest_cannot_make_the_host_collect_more_than_a_short_frame() {
         let mut inbox = Inbox::default();
         inbox.push(&u32::MAX.to_le_bytes());
-        assert!(inbox.next::<FromGuest>().is_err());
+        assert!(inbox.take::<FromGuest>().is_err());
         let mut inbox = Inbox::default();
         inbox.push(&[0, 0, 0, 0]);
-        assert_eq!(inbox.next::<FromGuest>(), Err(BadFrame::Length(0)));
+        assert_eq!(inbox.take::<FromGuest>(), Err(BadFrame::Length(0)));
         assert_eq!(FromGuest::decode(EXITED, &256i32.to_le_bytes()), Err(BadFrame::Content(EXITED)));
         assert_eq!(FromGuest::decode(EXEC, &[0; 4]), Err(BadFrame::Kind(EXEC)));
     }

@@ -82,7 +82,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
         let mut header = libc::CMSG_FIRSTHDR(&raw const message);
         while let Some(part) = header.as_ref() {
             if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = part.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let bytes = part.cmsg_len - libc::CMSG_LEN(0) as usize;
                 for at in 0..bytes / size_of::<RawFd>() {
                     let fd = libc::CMSG_DATA(header).cast::<RawFd>().add(at).read_unaligned();
                     fds.push(OwnedFd::from_raw_fd(fd));

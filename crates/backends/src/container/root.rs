@@ -207,9 +207,9 @@ impl Steps {
                     self.parents(&host, &mut folders);
                     let name = inside(&host);
                     if folder {
-                        self.folder(&name)
+                        self.folder(&name);
                     } else {
-                        self.file(&name, "")
+                        self.file(&name, "");
                     }
                     self.bind(&c_path(&host), &path(&[&name]));
                 }

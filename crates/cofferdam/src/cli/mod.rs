@@ -167,14 +167,14 @@ fn wrong_usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
 }
 
 /// Whether a stream shows colours: it is a terminal, and nobody said no (no-color.org).
-pub(crate) fn colours(stream: impl io::IsTerminal) -> bool {
+pub(crate) fn colours(stream: &impl io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// How `miette` draws the place of an error in a file: with colours and lines where a person sees
 /// them, plainly elsewhere.
 fn set_up_reports() {
-    let plain = !colours(io::stderr());
+    let plain = !colours(&io::stderr());
     let _ = miette::set_hook(Box::new(move |_| {
         let theme =
             if plain { miette::GraphicalTheme::unicode_nocolor() } else { miette::GraphicalTheme::unicode() };
@@ -226,7 +226,7 @@ fn with_output(command: impl FnOnce(&mut dyn Write) -> Result<u8, Failure>) -> u
 fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Failure> {
     match command {
         PolicyCommand::Check { files } => {
-            let right = policy::check(&files, &|name| std::env::var_os(name), colours(io::stdout()), out)?;
+            let right = policy::check(&files, &|name| std::env::var_os(name), colours(&io::stdout()), out)?;
             Ok(if right { 0 } else { REFUSED })
         }
         PolicyCommand::Show { file, json } => {

@@ -249,7 +249,7 @@ pub(super) fn main(args: RunArgs) -> u8 {
     };
     let console = if reporter.json { Console::capturing } else { Console::passing };
     match execute(&run, prepared, labels.clone(), || console(passes_stdin)) {
-        Ok((outcome, kept)) => reporter.report(&outcome, kept),
+        Ok((outcome, kept)) => reporter.report(&outcome, &kept),
         Err(fault) => reporter.refused(&run, labels, fault),
     }
 }
@@ -310,7 +310,7 @@ pub(super) fn effective_policy(file: Option<&Path>) -> Result<(Policy, Rest), Fa
 
 /// What the flags say, which is above everything that files say.
 fn flags_layer(args: &RunArgs) -> Result<Layer, Unprepared> {
-    let set = args.env.iter().map(|text| variable(text)).collect::<Result<_, _>>()?;
+    let set = args.env.iter().map(variable).collect::<Result<_, _>>()?;
     Ok(Layer {
         profile: args.profile,
         backend: args.backend.map(|chosen| chosen.0),
@@ -421,12 +421,12 @@ impl Reporter {
     /// Reports a request that never became a run.
     fn refused(self, run: &RunId, labels: BTreeMap<String, String>, fault: Fault) -> u8 {
         let outcome = report::never_ran(run, labels, fault);
-        self.report(&outcome, [Kept::Passed(0), Kept::Passed(0)])
+        self.report(&outcome, &[Kept::Passed(0), Kept::Passed(0)])
     }
 
     /// Writes the Outcome where it was asked for, and what a person should read.
-    fn report(self, outcome: &Outcome, kept: [Kept; 2]) -> u8 {
-        let json = report::json(outcome, &kept);
+    fn report(self, outcome: &Outcome, kept: &[Kept; 2]) -> u8 {
+        let json = report::json(outcome, kept);
         let mut written = Ok(());
         if let Some(file) = self.outcome {
             written = json.write_line(&mut io::BufWriter::new(file));

@@ -201,7 +201,7 @@ struct Paint {
 
 impl Paint {
     fn for_stderr() -> Self {
-        if crate::cli::colours(io::stderr()) {
+        if crate::cli::colours(&io::stderr()) {
             Paint { bad: "\x1b[31m", good: "\x1b[32m", dim: "\x1b[2m", plain: "\x1b[0m" }
         } else {
             Paint { bad: "", good: "", dim: "", plain: "" }

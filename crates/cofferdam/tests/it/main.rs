@@ -2,6 +2,8 @@
 //!
 //! One binary for link time; each module is a kind of promise. Names are claims.
 
+#![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
+
 mod audit;
 mod command_line;
 mod isolation;

@@ -68,8 +68,8 @@ impl Cpus {
     /// So many cores, if that is a number of at least [`Cpus::MIN`] and at most a million.
     #[must_use]
     pub fn from_cores(cores: f64) -> Option<Cpus> {
-        // Written so that NaN is refused too.
-        if !(cores >= 0.01 && cores <= 1e6) {
+        // No range contains NaN, so that is refused too.
+        if !(0.01..=1e6).contains(&cores) {
             return None;
         }
         Cpus::from_thousandths((cores * 1000.0).round() as u32)

@@ -19,7 +19,7 @@ pub use profile::{BackendName, Profile, UnknownName};
 
 use crate::capability::Capability;
 use crate::grant::Grant;
-use crate::request::Request;
+use crate::request::{Request, Variable};
 
 /// The policy that one run is judged by: every field has a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Policy {
         line("backend", &self.backend.map_or("auto", BackendName::name));
         line("limits", &self.limits);
         line("environment.set", &self.environment.set);
-        let passed: Vec<_> = self.environment.passed.iter().map(|variable| variable.name()).collect();
+        let passed: Vec<_> = self.environment.passed.iter().map(Variable::name).collect();
         line("environment.pass", &passed);
         line("network", &self.network);
         line("credentials", &self.credentials);
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn the_canonical_text_holds_no_value_that_was_passed_in() {
         let mut with_secret = policy(Layer::default());
-        with_secret.environment.passed = vec![crate::request::Variable::new("TOKEN", "hunter2").unwrap()];
+        with_secret.environment.passed = vec![Variable::new("TOKEN", "hunter2").unwrap()];
         assert!(with_secret.canonical().contains("TOKEN"));
         assert!(!with_secret.canonical().contains("hunter2"));
     }

@@ -204,14 +204,10 @@ fn mount(
     options: Option<&CStr>,
 ) -> Done {
     let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    let (source, kind, options) = (pointer(source), pointer(kind), pointer(options).cast());
     // SAFETY: every pointer is null or a string that outlives the call.
-    call(|| {
-        libc::c_long::from(unsafe {
-            let options = pointer(options).cast();
-            libc::mount(pointer(source), target.as_ptr(), pointer(kind), flags, options)
-        })
-    })
-    .map(drop)
+    let result = unsafe { libc::mount(source, target.as_ptr(), kind, flags, options) };
+    call(|| libc::c_long::from(result)).map(drop)
 }
 
 /// Does one step.
@@ -351,13 +347,10 @@ fn choose_cores(image: &Image<'_>) -> Done {
     if image.launch.cores.is_empty() {
         return Ok(());
     }
+    let size = size_of::<libc::cpu_set_t>();
     // SAFETY: the set is live and of the stated size.
-    call(|| {
-        libc::c_long::from(unsafe {
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const image.cores)
-        })
-    })
-    .map(drop)
+    let result = unsafe { libc::sched_setaffinity(0, size, &raw const image.cores) };
+    call(|| libc::c_long::from(result)).map(drop)
 }
 
 /// Lowers each limit, but never raises one: that would need a privilege, and was not asked for.
