@@ -23,8 +23,9 @@ use tokio::sync::Mutex;
 /// The agent's program, compiled by the build script.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
 
-/// What tells this program from that of another build.
-const PROGRAM_ID: &str = env!("COFFERDAM_AGENT_ID");
+/// The name under which it is kept, which tells this program from that of another build. Its first
+/// 15 bytes are what `ps` shows.
+const KEPT_NAME: &str = concat!("cofferdam-guest-", env!("COFFERDAM_AGENT_ID"));
 
 /// The agent in memory, made anew for each sandbox. It leaves nothing behind.
 pub(crate) fn in_memory() -> Program {
@@ -34,7 +35,7 @@ pub(crate) fn in_memory() -> Program {
 /// The agent from a folder in which it is kept, since writing a megabyte takes a twentieth of a
 /// short run; in memory where it can't be kept.
 pub(crate) fn kept_in(folder: &Path) -> Program {
-    let path = folder.join(PROGRAM_ID);
+    let path = folder.join(KEPT_NAME);
     let file = open_kept(&path).or_else(|_| {
         keep(folder, &path)?;
         open_kept(&path)
@@ -233,7 +234,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("agent");
         assert!(matches!(kept_in(&place), Program::Open(_)));
-        let path = place.join(PROGRAM_ID);
+        let path = place.join(KEPT_NAME);
         assert_eq!(std::fs::read(&path).unwrap(), PROGRAM);
         let made = std::fs::metadata(&path).unwrap().ino();
         assert!(matches!(kept_in(&place), Program::Open(_)));

@@ -67,3 +67,19 @@ pub fn policy_hash(policy: &Policy) -> PolicyHash {
     let digest = Sha256::digest(policy.canonical());
     PolicyHash(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
+
+/// An error with everything that caused it, in one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

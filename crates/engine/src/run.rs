@@ -228,9 +228,7 @@ impl<'a> Story<'a> {
         };
         match closed {
             Ok(()) => told,
-            Err(error) => {
-                told.with_hint(format!("{}; the next command sweeps again", crate::state::chain(&error)))
-            }
+            Err(error) => told.with_hint(format!("{}; the next command sweeps again", crate::chain(&error))),
         }
     }
 

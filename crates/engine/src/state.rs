@@ -14,7 +14,7 @@ use cofferdam_core::audit::Event;
 use cofferdam_core::outcome::{End, RunId};
 use cofferdam_core::policy::BackendName;
 
-use crate::Engine;
+use crate::{Engine, chain};
 
 /// The folder that holds everything that is kept.
 #[derive(Debug)]
@@ -201,21 +201,6 @@ impl Engine {
         }
         fs::remove_file(&dead.path).map_err(|error| error.to_string())
     }
-}
-
-/// An error with everything that caused it, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(super) fn main(json: bool, out: &mut dyn Write) -> Result<u8, Failure> {
         serde_json::to_writer_pretty(&mut *out, &findings).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        page::print(&findings, &Paint::of(super::colours(&io::stdout())), out)?;
+        page::print(&findings, &Paint::of(crate::report::colours(&io::stdout())), out)?;
     }
     Ok(0)
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::files::{FileError, Node, load_node};
-use crate::host;
+use crate::{host, report};
 
 /// The exit code of whatever is refused, wrongly used or our own fault.
 pub(crate) const REFUSED: u8 = 125;
@@ -166,15 +166,10 @@ fn wrong_usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
     ExitCode::from(REFUSED)
 }
 
-/// Whether a stream shows colours: it is a terminal, and nobody said no (no-color.org).
-pub(crate) fn colours(stream: &impl io::IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
 /// How `miette` draws the place of an error in a file: with colours and lines where a person sees
 /// them, plainly elsewhere.
 fn set_up_reports() {
-    let plain = !colours(&io::stderr());
+    let plain = !report::colours(&io::stderr());
     let _ = miette::set_hook(Box::new(move |_| {
         let theme =
             if plain { miette::GraphicalTheme::unicode_nocolor() } else { miette::GraphicalTheme::unicode() };
@@ -194,7 +189,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure without advice of its own.
     pub(crate) fn of(error: &dyn std::error::Error) -> Self {
-        Failure { message: crate::report::chain(error), fix: None }
+        Failure { message: report::chain(error), fix: None }
     }
 }
 
@@ -217,7 +212,7 @@ fn with_output(command: impl FnOnce(&mut dyn Write) -> Result<u8, Failure>) -> u
     match result {
         Ok(code) => code,
         Err(failure) => {
-            crate::report::complain(&failure.message, failure.fix.as_deref());
+            report::complain(&failure.message, failure.fix.as_deref());
             REFUSED
         }
     }
@@ -226,7 +221,8 @@ fn with_output(command: impl FnOnce(&mut dyn Write) -> Result<u8, Failure>) -> u
 fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Failure> {
     match command {
         PolicyCommand::Check { files } => {
-            let right = policy::check(&files, &|name| std::env::var_os(name), colours(&io::stdout()), out)?;
+            let right =
+                policy::check(&files, &|name| std::env::var_os(name), report::colours(&io::stdout()), out)?;
             Ok(if right { 0 } else { REFUSED })
         }
         PolicyCommand::Show { file, json } => {

@@ -5,13 +5,13 @@
 pub(crate) mod outcome;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use cofferdam_core::outcome::{Cancel, End, Fault, FaultCode, Outcome, Ran, RunId, Times, Usage};
 use cofferdam_engine::EngineError;
+pub(crate) use cofferdam_engine::chain;
 
 use crate::console::{Kept, Spool};
 use crate::files::FileError;
@@ -77,21 +77,6 @@ pub(crate) fn state_fault(error: &EngineError, state: &Path) -> Fault {
         ),
     };
     Fault { code, message: chain(error), fix: Some(fix) }
-}
-
-/// An error with everything that caused it, in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Says on standard error what couldn't be done and what to do next.
@@ -191,6 +176,11 @@ pub(crate) fn inert(text: &str) -> String {
         .collect()
 }
 
+/// Whether a stream shows colours: it is a terminal, and nobody said no (no-color.org).
+pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Colours, on a terminal that wants them.
 struct Paint {
     bad: &'static str,
@@ -201,7 +191,7 @@ struct Paint {
 
 impl Paint {
     fn for_stderr() -> Self {
-        if crate::cli::colours(&io::stderr()) {
+        if colours(&io::stderr()) {
             Paint { bad: "\x1b[31m", good: "\x1b[32m", dim: "\x1b[2m", plain: "\x1b[0m" }
         } else {
             Paint { bad: "", good: "", dim: "", plain: "" }

@@ -7,8 +7,9 @@ use cofferdam_core::backend::BackendError;
 use cofferdam_core::outcome::{Fault, FaultCode};
 use cofferdam_core::policy::Profile;
 
+use crate::chain;
 use crate::select::NoBackend;
-use crate::state::{StateError, chain};
+use crate::state::StateError;
 
 fn fault(code: FaultCode, message: impl Into<String>, fix: impl Into<String>) -> Fault {
     Fault { code, message: message.into(), fix: Some(fix.into()) }
