@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::backend::{Boxed, Exec, Left, Output, Session};
 use cofferdam_core::grant::Grant;
-use cofferdam_core::outcome::{AuditSpan, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
+use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
 use cofferdam_core::policy::{Limits, PolicyHash, Profile};
 use cofferdam_core::request::{Origin, Program, Request};
 
@@ -224,7 +224,9 @@ impl<'a> Story<'a> {
         let left = self.take_stock(left.unwrap_or_default(), streams);
         let told = match ended {
             Ok(ended) => self.tell(ended, &left),
-            Err(fault) => self.refused(fault),
+            // What the requester can mend was refused; the rest is a failure of the host's or ours.
+            Err(fault) if fault.code.blame() == Blame::Request => self.refused(fault),
+            Err(fault) => self.failed(Ran::No, fault),
         };
         match closed {
             Ok(()) => told,

@@ -537,6 +537,56 @@ mod tests {
         assert!(missing(&cgroups, Controller::Pids).starts_with("no cgroup hierarchy with the pids"));
     }
 
+    /// A version 2 hierarchy of plain files, in which our group is `/a/b`.
+    fn unified(enabled_in: &str) -> (tempfile::TempDir, Cgroups) {
+        let top = tempfile::tempdir().unwrap();
+        for folder in ["", "a", "a/b"] {
+            let folder = top.path().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cgroup.procs"), "").unwrap();
+            fs::write(folder.join("cgroup.controllers"), "cpu memory pids\n").unwrap();
+            fs::write(folder.join("cgroup.subtree_control"), "").unwrap();
+        }
+        let control = top.path().join(enabled_in).join("cgroup.subtree_control");
+        fs::write(control, "cpu memory pids\n").unwrap();
+        let mounts = format!("20 31 0:36 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
+        let cgroups = Cgroups::parse(&mounts, "0::/a/b\n");
+        (top, cgroups)
+    }
+
+    #[test]
+    fn version_2_is_used_where_children_have_the_controllers() {
+        let (top, cgroups) = unified("a");
+        let place = cgroups.place(Controller::Memory).unwrap();
+        assert_eq!((place.version, place.folder.clone()), (Version::V2, top.path().join("a")));
+    }
+
+    #[test]
+    fn version_2_gets_the_same_ceilings_in_its_own_words() {
+        let (top, cgroups) = unified("a/b");
+        let ceilings = Ceilings { memory_bytes: 1 << 20, cpu_thousandths: 1500, pids: 7 };
+        let group = cgroups.create("s", &ceilings).unwrap();
+        let read = |file: &str| fs::read_to_string(top.path().join("a/b/s").join(file)).unwrap();
+        assert_eq!(read("memory.max"), "1048576");
+        assert_eq!(read("memory.swap.max"), "0");
+        assert_eq!(read("memory.oom.group"), "1");
+        assert_eq!(read("cpu.max"), "150000 100000");
+        assert_eq!(read("pids.max"), "7");
+        assert!(group.joins().unwrap().is_empty() && group.born_in().unwrap().is_some());
+        assert!(group.oom_event().unwrap().is_none());
+        fs::write(top.path().join("a/b/s/memory.events"), "low 0\noom 1\noom_kill 2\n").unwrap();
+        assert_eq!(group.oom_kills(), 2);
+    }
+
+    #[test]
+    fn a_version_2_controller_that_is_not_passed_on_says_how_to_enable_it() {
+        let top = tempfile::tempdir().unwrap();
+        fs::write(top.path().join("cgroup.controllers"), "memory\n").unwrap();
+        let mounts = format!("20 31 0:36 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
+        let cgroups = Cgroups::parse(&mounts, "0::/\n");
+        assert!(missing(&cgroups, Controller::Memory).contains("not enabled for children"));
+    }
+
     #[test]
     fn nothing_mounted_means_nothing_offered() {
         let cgroups = Cgroups::parse("", "");

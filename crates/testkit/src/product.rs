@@ -85,6 +85,24 @@ impl Product {
         command
     }
 
+    /// The same in a mount namespace of its own, after a shell script that may mount over the state
+    /// folder (`$STATE`), which is there by then. Needs root.
+    pub fn call_after<S: AsRef<OsStr>>(&self, script: &str, args: impl IntoIterator<Item = S>) -> Ran {
+        std::fs::create_dir_all(self.state()).unwrap();
+        let plain = self.command(args);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-ec", &format!("{script}\nexec \"$@\""), "sh"]);
+        command.arg(plain.get_program()).args(plain.get_args());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.env("STATE", self.state()).stdin(Stdio::null());
+        finish(command)
+    }
+
     /// Runs a command to its end.
     pub fn call<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
         finish(self.command(args))

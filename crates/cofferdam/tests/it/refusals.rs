@@ -225,3 +225,42 @@ fn an_outcome_file_that_cannot_be_written_refuses_the_run() {
     refused(&ran);
     assert!(ran.stderr.contains("/no/such/folder/o.json"), "{ran:?}");
 }
+
+#[test]
+fn a_full_disk_under_the_state_folder_refuses_and_leaves_the_log_whole() {
+    needs_root!();
+    let product = product();
+    let fill = "mount -t tmpfs -o size=64k tmpfs \"$STATE\"\nhead -c 60000 /dev/zero > \"$STATE/fill\"";
+    let run = ["run", "--profile", "internal", "--", "sh", "-c", "echo ran"];
+    let ran = product.call_after(fill, run);
+    refused(&ran);
+    assert!(ran.stderr.contains("No space left") && ran.stderr.contains("to mend it"), "{ran:?}");
+}
+
+#[test]
+fn a_state_folder_from_which_nothing_can_be_executed_does() {
+    needs_root!();
+    let product = product();
+    let noexec = "mount -t tmpfs -o noexec tmpfs \"$STATE\"";
+    let ran = product.call_after(noexec, ["run", "--profile", "internal", "--", "echo", "ran"]);
+    assert_eq!(ran.exits(0).stdout, "ran\n");
+}
+
+#[test]
+fn a_state_folder_that_is_read_only_is_named() {
+    needs_root!();
+    let product = product();
+    let read_only = "mount -t tmpfs -o ro tmpfs \"$STATE\"";
+    let ran = product.call_after(read_only, ["run", "--profile", "internal", "--", "echo", "ran"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("Read-only") && ran.stderr.contains("COFFERDAM_STATE"), "{ran:?}");
+}
+
+#[test]
+fn memory_that_does_not_hold_the_sandbox_itself_is_a_request_to_mend() {
+    needs_root!();
+    let outcome = product().outcome(&["--memory", "64KiB", "--disk", "4KiB", "--", "true"]);
+    assert_eq!((&outcome["end"], &outcome["ran"]), (&json!("refused"), &json!("no")), "{outcome}");
+    assert_eq!(outcome["error"]["code"], "bad_request", "{outcome}");
+    assert!(outcome["error"]["message"].as_str().unwrap().contains("limits.memory"), "{outcome}");
+}
