@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cofferdam_core::backend::{Boxed, Output};
 use cofferdam_engine::run::Streams;
@@ -38,15 +39,31 @@ enum Sink {
 /// One of our own output streams, and how much went there.
 struct Passed {
     file: File,
-    bytes: std::sync::atomic::AtomicU64,
+    bytes: AtomicU64,
+    within_line: AtomicBool,
 }
 
 /// What became of one stream, for the report.
 pub(crate) enum Kept {
-    /// It was passed through: so many bytes.
-    Passed(u64),
+    /// It was passed through.
+    Passed {
+        /// So many bytes.
+        bytes: u64,
+        /// Whether the last of them left a terminal's cursor within a line.
+        within_line: bool,
+    },
     /// It was captured.
     Captured(Spool),
+}
+
+impl Kept {
+    /// What is kept of nothing: an empty capture where captures are what is reported.
+    pub(crate) fn nothing(captured: bool) -> Self {
+        match captured.then(Spool::new) {
+            Some(Ok(spool)) => Kept::Captured(spool),
+            _ => Kept::Passed { bytes: 0, within_line: false },
+        }
+    }
 }
 
 impl Console {
@@ -79,9 +96,10 @@ impl Console {
     /// What became of standard output and standard error.
     pub(crate) fn into_kept(self) -> [Kept; 2] {
         match self.sink {
-            Sink::Passed(streams) => {
-                streams.map(|stream| Kept::Passed(stream.bytes.load(std::sync::atomic::Ordering::Relaxed)))
-            }
+            Sink::Passed(streams) => streams.map(|stream| {
+                let within_line = stream.within_line.load(Ordering::Relaxed);
+                Kept::Passed { bytes: stream.bytes.load(Ordering::Relaxed), within_line }
+            }),
             Sink::Captured(spools) => spools.map(|spool| {
                 Kept::Captured(spool.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
             }),
@@ -91,12 +109,13 @@ impl Console {
 
 impl Passed {
     fn new(file: File) -> Arc<Self> {
-        Arc::new(Passed { file, bytes: 0.into() })
+        Arc::new(Passed { file, bytes: 0.into(), within_line: false.into() })
     }
 
     /// Writes bytes, on another thread if that could wait.
     async fn write(self: &Arc<Self>, bytes: Vec<u8>) -> io::Result<()> {
-        self.bytes.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.within_line.store(bytes.last() != Some(&b'\n'), Ordering::Relaxed);
         if fd::takes_at_once(self.file.as_fd(), bytes.len()) {
             return (&self.file).write_all(&bytes);
         }

@@ -237,7 +237,10 @@ impl Program {
     pub fn name(&self) -> String {
         match self {
             Program::Command(argv) => argv.program().to_string_lossy().into_owned(),
-            Program::Script(script) => format!("a {} script", script.lang.name()),
+            Program::Script(Script { lang, origin: Origin::File(name), .. }) => {
+                format!("{} {}", lang.name(), name.as_c_str().to_string_lossy())
+            }
+            Program::Script(Script { lang, .. }) => format!("{} code", lang.name()),
         }
     }
 }

@@ -268,9 +268,11 @@ impl<'a> Story<'a> {
 
     fn tell(mut self, ended: Ended, left: &Left) -> Told<'a> {
         let (end, ran, error) = ended.verdict(left);
-        if end == End::TimedOut {
-            self.outcome.limits_hit.insert(LimitName::Timeout);
-        }
+        self.outcome.limits_hit.extend(match end {
+            End::OutOfMemory => Some(LimitName::Memory),
+            End::TimedOut => Some(LimitName::Timeout),
+            _ => None,
+        });
         for limit in self.outcome.limits_hit.clone() {
             self.note(&Event::LimitHit(limit));
         }

@@ -6,7 +6,7 @@
 use cofferdam_core::backend::{Backend, Fit};
 use cofferdam_core::capability::Gap;
 use cofferdam_core::grant::Grant;
-use cofferdam_core::policy::BackendName;
+use cofferdam_core::policy::{ALWAYS_ASKED, BackendName};
 use cofferdam_core::request::Program;
 
 /// A boundary by its name: there, or not and why.
@@ -105,12 +105,15 @@ fn consider<'a>(
             return Err(refuse(why, vec![], "choose a backend that runs this program".into()));
         }
     };
-    let (accepted, missing): (Vec<_>, Vec<_>) =
-        backend.gaps(grant).into_iter().partition(|gap| grant.accepted().contains(&gap.capability));
+    // What enforces nothing is no boundary, whatever was accepted.
+    let nothing = backend.offers().enforced().is_empty();
+    let (accepted, missing): (Vec<_>, Vec<_>) = backend
+        .gaps(grant)
+        .into_iter()
+        .partition(|gap| !nothing && grant.accepted().contains(&gap.capability));
     if !missing.is_empty() {
-        let list: Vec<_> = missing.iter().map(|gap| format!("{} ({})", gap.capability, gap.why)).collect();
-        let why = format!("it can't enforce {}", list.join("; "));
-        return Err(refuse(why, missing.clone(), way_out(&missing)));
+        let why = format!("it can't enforce {}", reasons(&missing));
+        return Err(refuse(why, missing.clone(), way_out(&missing, nothing)));
     }
     let why = match grant.backend() {
         Some(_) => format!("it was asked for by name; {fits}"),
@@ -119,10 +122,35 @@ fn consider<'a>(
     Ok(Selected { name, backend, why, gaps: accepted })
 }
 
-/// How to get past gaps: close each, or accept them by name.
-fn way_out(gaps: &[Gap]) -> String {
-    let mut fixes: Vec<_> = gaps.iter().map(|gap| gap.fix.clone()).collect();
-    fixes.dedup();
-    let accept: Vec<_> = gaps.iter().map(|gap| format!("--accept-gap {}", gap.capability)).collect();
-    format!("{}; or run without: {}", fixes.join("; "), accept.join(" "))
+/// The gaps with their reasons, those with the same reason together.
+fn reasons(gaps: &[Gap]) -> String {
+    let mut groups: Vec<(&str, Vec<&str>)> = vec![];
+    for gap in gaps {
+        match groups.iter_mut().find(|(why, _)| *why == gap.why) {
+            Some((_, names)) => names.push(gap.capability.name()),
+            None => groups.push((&gap.why, vec![gap.capability.name()])),
+        }
+    }
+    let groups: Vec<_> =
+        groups.into_iter().map(|(why, names)| format!("{} ({why})", names.join(", "))).collect();
+    groups.join("; ")
+}
+
+/// How to get past gaps: close each, or accept by name those that every run asks for anyway.
+fn way_out(gaps: &[Gap], nothing: bool) -> String {
+    let mut ways: Vec<String> = vec![];
+    for gap in gaps {
+        if !ways.contains(&gap.fix) {
+            ways.push(gap.fix.clone());
+        }
+    }
+    let accept: Vec<_> = gaps
+        .iter()
+        .filter(|gap| !nothing && ALWAYS_ASKED.contains(&gap.capability))
+        .map(|gap| format!("--accept-gap {}", gap.capability))
+        .collect();
+    if !accept.is_empty() {
+        ways.push(format!("or run without: {}", accept.join(" ")));
+    }
+    ways.join("; ")
 }

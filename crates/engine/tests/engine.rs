@@ -242,6 +242,17 @@ fn each_capability_that_is_always_asked_for_is_refused_when_it_is_missing() {
 }
 
 #[test]
+fn a_backend_that_enforces_nothing_is_not_run_whatever_is_accepted() {
+    let layer = Layer { accept_gaps: Capability::ALL.iter().copied().collect(), ..internal() };
+    let state = tempfile::tempdir().unwrap();
+    let offers = Offers::nothing();
+    let (outcome, told) = run_with(state.path(), Script { offers, ..script() }, layer, &Collected::default());
+    assert_eq!(outcome.end, End::Refused);
+    assert_eq!(told, [] as [&str; 0]);
+    assert!(!outcome.error.unwrap().fix.unwrap().contains("--accept-gap"));
+}
+
+#[test]
 fn nothing_is_opened_when_the_log_was_cut() {
     let state = tempfile::tempdir().unwrap();
     let (first, _) = run_with(state.path(), script(), internal(), &Collected::default());

@@ -114,10 +114,10 @@ pub(crate) fn verify(state: &Path, out: &mut dyn Write) -> Result<bool, AuditCli
     Ok(false)
 }
 
-/// One event on one line: number, time, the end of the run's id, name, members.
+/// One event on one line: number, time, the run, name, members.
 fn for_person(line: &Line) -> String {
-    let run = line.run.as_ref().map_or("-", |run| &run.as_str()[run.as_str().len() - 8..]);
-    let mut text = format!("{:>6}  {}  {run:>8}  {:<16}", line.seq, line.time, line.event);
+    let run = line.run.as_ref().map_or("-", |run| run.as_str());
+    let mut text = format!("{:>6}  {}  {run:<28}  {:<16}", line.seq, line.time, line.event);
     for (name, value) in &line.members {
         push_member(&mut text, &word(name), value);
     }
@@ -231,8 +231,8 @@ mod tests {
         assert_eq!(
             lines[..2],
             [
-                r#"1 00000001 task.start label.job=7 label.who="a b" program="my prog""#,
-                "2 00000001 task.end end=exited exit_code=3",
+                r#"1 r_01jd0000000000000000000001 task.start label.job=7 label.who="a b" program="my prog""#,
+                "2 r_01jd0000000000000000000001 task.end end=exited exit_code=3",
             ]
         );
         assert_eq!(lines.len(), 4);
@@ -273,7 +273,7 @@ mod tests {
         let opened = Event::SandboxOpened { backend: BackendName::Container, enforced, gaps: vec![gap] };
         AuditLog::open(state.path()).unwrap().append(&RunId::parse(FIRST).unwrap(), &opened).unwrap();
         let line = timeless(&shown(&state, "all", false));
-        let expected = "1 00000001 sandbox.opened backend=container enforced=files,network \
+        let expected = "1 r_01jd0000000000000000000001 sandbox.opened backend=container enforced=files,network \
                         gaps.0.fix=mount gaps.0.name=cpu gaps.0.why=\"no v2\"";
         assert_eq!(line, expected);
     }

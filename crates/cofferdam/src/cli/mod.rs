@@ -6,6 +6,7 @@ mod gc;
 mod policy;
 mod run;
 mod schema;
+mod words;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -136,17 +137,25 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Reads the command line. A `--` before any program begins the sandbox's own command; one after
-/// it is an argument like any other, which is what clap takes it for.
-fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
-    if let Some(at) = words.iter().position(|word| word == "--")
-        && let Ok(Cli { command: Command::Run(mut args) }) = Cli::try_parse_from(&words[..at])
-        && args.names_no_program()
-    {
-        args.take_command(&words[at + 1..]);
-        return Ok(Cli { command: Command::Run(args) });
+/// Reads the command line. Of `run`, clap sees the options alone; the program is [`words`]' business.
+fn parse(all: &[OsString]) -> Result<Cli, clap::Error> {
+    let (options, named) = own_options(all);
+    let mut cli = Cli::try_parse_from(options)?;
+    if let (Command::Run(args), Some(named)) = (&mut cli.command, named) {
+        args.take(named);
     }
-    Cli::try_parse_from(words)
+    Ok(cli)
+}
+
+/// The words that are ours, and what `run` is to run.
+fn own_options(all: &[OsString]) -> (Vec<OsString>, Option<words::Named>) {
+    let [program, command, rest @ ..] = all else { return (all.to_vec(), None) };
+    let cli = Cli::command();
+    let Some(run) = cli.find_subcommand("run").filter(|_| command == "run") else {
+        return (all.to_vec(), None);
+    };
+    let (options, named) = words::split(run, rest);
+    ([vec![program.clone(), command.clone()], options].concat(), named)
 }
 
 /// Help and version are what was asked for; everything else is wrong usage, which `run --json`
@@ -156,8 +165,8 @@ fn wrong_usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
         let _ = error.print(); // the reader may have gone
         return ExitCode::SUCCESS;
     }
-    let before_command = words.iter().skip(1).take_while(|word| *word != "--");
-    let mut typed = before_command.filter_map(|word| word.to_str());
+    let (options, _) = own_options(words);
+    let mut typed = options.iter().skip(1).filter_map(|word| word.to_str());
     if typed.next() == Some("run") && typed.any(|word| word == "--json") {
         run::report_wrong_usage(&error.render().to_string());
     } else {

@@ -21,6 +21,7 @@ use cofferdam_core::request::{Request, Variable};
 use cofferdam_engine::{Engine, policy_hash};
 
 use super::Failure;
+use super::words::Named;
 use crate::console::{Console, Kept};
 use crate::files::value::BadValue;
 use crate::files::{FileError, Rest, load_policy, load_users_policy, value};
@@ -75,7 +76,7 @@ pub(super) struct RunArgs {
     /// Run although this can't be enforced; the Outcome reports it
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
     accept_gap: Vec<Capability>,
-    /// Code instead of a file
+    /// Code instead of a file; what follows it is the program's
     #[arg(short, value_name = "CODE")]
     code: Option<OsString>,
     /// The language of -c and of standard input: python, sh, javascript [default: python]
@@ -99,26 +100,15 @@ pub(super) struct RunArgs {
     /// No closing line
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
-    /// A script (by its extension or first line), or - for code on standard input
-    #[arg(value_name = "FILE")]
-    file: Option<OsString>,
-    /// Arguments of the script
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
-    args: Vec<OsString>,
-    /// A command of the sandbox: what followed the first `--`. See [`RunArgs::take_command`].
+    /// What to run, which clap never sees.
     #[arg(skip)]
-    command: Option<Vec<OsString>>,
+    named: Option<Named>,
 }
 
 impl RunArgs {
-    /// Whether no program has been named yet, so that a `--` begins a command.
-    pub(super) fn names_no_program(&self) -> bool {
-        self.code.is_none() && self.file.is_none()
-    }
-
-    /// Takes in what followed the `--`.
-    pub(super) fn take_command(&mut self, words: &[OsString]) {
-        self.command = Some(words.to_vec());
+    /// Takes in what to run.
+    pub(super) fn take(&mut self, named: Named) {
+        self.named = Some(named);
     }
 }
 
@@ -135,6 +125,10 @@ Examples:
   generate | cofferdam run --profile internal -          code from standard input
   cofferdam run --profile internal -- sh -c 'ls /'       any command
   cofferdam run --profile internal --timeout 10s --memory 256MiB --json job.py
+
+FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or -- is
+the program's own. The sandbox has the host's /usr and, in /workspace, FILE alone: this version shows
+it none of your other files. Pass data through standard input (`< /dev/null` keeps it from being read).
 
 Exit codes: the program's own; 124 timed out; 125 refused; 126 and 127 can't be executed, not
 found; 128+n ended by signal n; 130 cancelled; 137 out of memory; 141 output closed; 153 output
@@ -257,9 +251,10 @@ pub(super) fn main(args: RunArgs) -> u8 {
 /// `run --json` that could not be read at all.
 pub(super) fn report_wrong_usage(message: &str) {
     let Ok(run) = new_run() else { return };
+    let first = message.split("\n\n").next().unwrap_or_default();
     let fault = Fault {
         code: FaultCode::BadRequest,
-        message: message.trim().to_owned(),
+        message: first.trim().trim_start_matches("error: ").to_owned(),
         fix: Some("see `cofferdam run --help`".into()),
     };
     let reporter = Reporter { json: true, quiet: true, outcome: None };
@@ -397,6 +392,9 @@ fn execute(
     result
 }
 
+/// The exit code where nobody reads what we write: 128 and SIGPIPE.
+const OUTPUT_CLOSED: u8 = 141;
+
 /// Where the Outcome goes.
 struct Reporter {
     json: bool,
@@ -421,7 +419,8 @@ impl Reporter {
     /// Reports a request that never became a run.
     fn refused(self, run: &RunId, labels: BTreeMap<String, String>, fault: Fault) -> u8 {
         let outcome = report::never_ran(run, labels, fault);
-        self.report(&outcome, &[Kept::Passed(0), Kept::Passed(0)])
+        let kept = [Kept::nothing(self.json), Kept::nothing(self.json)];
+        self.report(&outcome, &kept)
     }
 
     /// Writes the Outcome where it was asked for, and what a person should read.
@@ -435,10 +434,11 @@ impl Reporter {
             let mut out = io::BufWriter::with_capacity(64 << 10, io::stdout().lock());
             written = written.and(json.write_line(&mut out).and_then(|()| out.flush()));
         } else {
-            report::for_a_person(outcome, self.quiet);
+            report::for_a_person(outcome, kept, self.quiet);
         }
         match written {
             Ok(()) => outcome.exit_code(),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => OUTPUT_CLOSED,
             Err(error) => {
                 let fix = "make room where it goes; the audit log has the run";
                 report::complain(&format!("could not write the Outcome: {error}"), Some(fix));

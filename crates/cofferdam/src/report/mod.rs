@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use cofferdam_core::outcome::{Cancel, End, Fault, FaultCode, Outcome, Ran, RunId, Times, Usage};
+use cofferdam_core::outcome::{Cancel, End, Fault, FaultCode, LimitName, Outcome, Ran, RunId, Times, Usage};
 use cofferdam_engine::EngineError;
 pub(crate) use cofferdam_engine::chain;
 
@@ -34,7 +34,7 @@ impl Captured for Spool {
 /// The JSON form of an Outcome.
 pub(crate) fn json<'a>(outcome: &'a Outcome, kept: &'a [Kept; 2]) -> OutcomeJson<'a> {
     let stream = |kept: &'a Kept| match kept {
-        Kept::Passed(bytes) => Stream::PassedThrough(*bytes),
+        Kept::Passed { bytes, .. } => Stream::PassedThrough(*bytes),
         Kept::Captured(spool) => Stream::Captured(spool),
     };
     OutcomeJson::from(outcome).with_output(stream(&kept[0]), stream(&kept[1]))
@@ -97,20 +97,23 @@ pub(crate) fn complain_about_file(error: FileError) {
 
 /// What a person reads at the end of a run: the closing line on a terminal, and without one
 /// whatever the exit code alone wouldn't say.
-pub(crate) fn for_a_person(outcome: &Outcome, quiet: bool) {
+pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
     if let Some(fault) = &outcome.error {
         complain(&fault.message, fault.fix.as_deref());
         return;
     }
     let terminal = io::stderr().is_terminal();
-    let ended_by_itself = matches!(outcome.end, End::Exited(_));
-    if quiet || (!terminal && ended_by_itself && outcome.gaps.is_empty()) {
+    let says_it_all =
+        matches!(outcome.end, End::Exited(_)) && outcome.gaps.is_empty() && outcome.limits_hit.is_empty();
+    if quiet || (!terminal && says_it_all) {
         return;
     }
     let paint = Paint::for_stderr();
     let mut err = io::stderr().lock();
+    let within_line = |kept: &Kept| matches!(kept, Kept::Passed { within_line: true, .. });
+    let begin = if terminal && kept.iter().any(within_line) { "\n" } else { "" };
     // As in `complain`: there is nobody left to tell.
-    let _ = writeln!(err, "{}cofferdam:{} {}", paint.dim, paint.plain, closing_line(outcome));
+    let _ = writeln!(err, "{begin}{}cofferdam:{} {}", paint.dim, paint.plain, closing_line(outcome));
     for hint in &outcome.hints {
         let _ = writeln!(err, "  {}hint:{} {}", paint.good, paint.plain, inert(hint));
     }
@@ -123,10 +126,11 @@ fn closing_line(outcome: &Outcome) -> String {
     parts.push(ending(outcome));
     let times = &outcome.times;
     parts.push(format!("{} (start {})", short(times.total), short(times.select + times.open)));
-    if outcome.left_processes > 0 {
+    // Where we killed it, the program itself is among those.
+    if outcome.left_processes > 0 && matches!(outcome.end, End::Exited(_) | End::Signalled(_)) {
         parts.push(format!("killed {} left behind", outcome.left_processes));
     }
-    let limits: Vec<_> = outcome.limits_hit.iter().map(|limit| limit.name()).collect();
+    let limits: Vec<_> = outcome.limits_hit.iter().filter_map(|limit| more_of(*limit)).collect();
     if !limits.is_empty() {
         parts.push(format!("reached its limit of {}", limits.join(", ")));
     }
@@ -135,6 +139,17 @@ fn closing_line(outcome: &Outcome) -> String {
         parts.push(format!("NOT enforced: {}", gaps.join(", ")));
     }
     parts.join(" · ")
+}
+
+/// A limit and the flag that allows more; none for those that the ending's own words name.
+fn more_of(limit: LimitName) -> Option<&'static str> {
+    match limit {
+        LimitName::Disk => Some("disk (allow more with --disk)"),
+        LimitName::Files => Some("files (allow more with --files)"),
+        LimitName::Output => Some("captured output"),
+        LimitName::Pids => Some("processes (allow more with --pids)"),
+        LimitName::Memory | LimitName::Timeout => None,
+    }
 }
 
 fn ending(outcome: &Outcome) -> String {

@@ -94,3 +94,23 @@ fn the_greeting_of_the_readme_runs() {
     let hello = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/hello.py");
     assert!(product().run(&[hello]).exits(0).stdout.starts_with("Hello from Python 3."));
 }
+
+#[test]
+fn cargo_run_finds_the_one_program_that_the_readme_means() {
+    let cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .output()
+        .unwrap();
+    let metadata: Value = serde_json::from_slice(&cargo.stdout).unwrap();
+    let default = metadata["workspace_default_members"].as_array().unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let programs: Vec<_> = packages
+        .iter()
+        .filter(|package| default.contains(&package["id"]))
+        .flat_map(|package| package["targets"].as_array().unwrap())
+        .filter(|target| target["kind"][0] == "bin")
+        .map(|target| target["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(programs, ["cofferdam"]);
+}

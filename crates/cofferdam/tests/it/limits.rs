@@ -58,6 +58,7 @@ fn memory_beyond_the_limit_ends_the_whole_sandbox() {
         let outcome = product.outcome(&args);
         assert_eq!(outcome["end"], "out_of_memory", "{command:?}: {outcome}");
         assert_eq!(outcome["exit_code"], 137);
+        assert!(outcome["limits_hit"].as_array().unwrap().contains(&json!("memory")));
         assert_eq!(outcome["stdout"]["text"], "", "{command:?}");
         assert!(outcome["usage"]["memory_peak"].as_u64().unwrap() <= 64 << 20);
     }
@@ -100,6 +101,8 @@ fn the_disk_quota_holds_for_all_writable_places_together() {
     assert_eq!(outcome["exit_code"], 9, "{outcome}");
     assert!(outcome["stderr"]["text"].as_str().unwrap().contains("No space left"));
     assert_eq!(outcome["limits_hit"], json!(["disk"]));
+    let told = product().run(&["--disk", "1MiB", "--", "sh", "-c", "head -c 2000000 /dev/zero > x"]);
+    assert!(told.stderr.contains("--disk"), "a full disk is said without a terminal too: {told:?}");
     let fits = product().outcome(&["--disk", "16MiB", "--", "sh", "-c", "head -c 16000000 /dev/zero > x"]);
     assert_eq!(fits["exit_code"], 0, "{fits}");
 }

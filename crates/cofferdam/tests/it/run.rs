@@ -40,6 +40,43 @@ fn a_program_file_of_machine_code_runs() {
 }
 
 #[test]
+fn no_word_after_the_program_is_ever_an_option_of_ours() {
+    needs_root!();
+    let product = product();
+    let print = "import sys; print(sys.argv[1:])";
+    let script = product.file("argv.py", print);
+    let file = product.folder().join("must-not-appear");
+    let words = [
+        "--pass-env",
+        "SECRET",
+        "--outcome",
+        file.to_str().unwrap(),
+        "--json",
+        "--profile",
+        "untrusted",
+        "-c",
+        "--",
+        "--help",
+    ];
+    for program in [vec![script.to_str().unwrap()], vec!["-c", print], vec!["--", "python3", "-c", print]] {
+        let mut command = product.command(["run", "--profile", "internal"]);
+        command.args(&program).args(words).env("SECRET", "hunter2");
+        let ran = cofferdam_testkit::product::finish(command).exits(0);
+        let said = ran.stdout.replace('\'', "\"");
+        assert_eq!(said, format!("{words:?}\n"), "{program:?}");
+    }
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_first_line_wins_over_an_extension() {
+    needs_root!();
+    let product = product();
+    let script = product.file("b.sh", "#!/bin/bash\nset -o pipefail; words=(a b); echo ${#words[@]}");
+    assert_eq!(product.run(&[script.to_str().unwrap()]).exits(0).stdout, "2\n");
+}
+
+#[test]
 fn code_runs_from_the_command_line_in_each_language() {
     needs_root!();
     let product = product();

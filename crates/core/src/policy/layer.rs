@@ -100,13 +100,20 @@ macro_rules! each_limit {
     ($apply:ident) => {
         $apply!("limits.timeout", timeout, |value: &Duration| format!("{value:?}"));
         $apply!("limits.grace", grace, |value: &Duration| format!("{value:?}"));
-        $apply!("limits.memory", memory_bytes, |value: &u64| format!("{value} bytes"));
+        $apply!("limits.memory", memory_bytes, |value: &u64| size(*value));
         $apply!("limits.cpus", cpus, |value: &Cpus| value.to_string());
         $apply!("limits.pids", pids, |value: &u32| value.to_string());
-        $apply!("limits.disk", disk_bytes, |value: &u64| format!("{value} bytes"));
+        $apply!("limits.disk", disk_bytes, |value: &u64| size(*value));
         $apply!("limits.files", files, |value: &u64| value.to_string());
-        $apply!("limits.output", output_bytes, |value: &u64| format!("{value} bytes"));
+        $apply!("limits.output", output_bytes, |value: &u64| size(*value));
     };
+}
+
+/// A size as a person writes it, exactly.
+fn size(bytes: u64) -> String {
+    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let exact = units.into_iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
+    exact.map_or_else(|| format!("{bytes} bytes"), |(name, unit)| format!("{} {name}", bytes / unit))
 }
 
 impl Policy {

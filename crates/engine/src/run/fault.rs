@@ -74,7 +74,8 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
         Some(ENOENT) => fault(
             FaultCode::NotFound,
             message,
-            "a sandbox has the host's /usr and what is in /workspace; check the name, and its #! line",
+            "a sandbox has the host's /usr and none of your files but the script that `run FILE` names: \
+             check the name and its #! line, or run it as `run FILE`",
         ),
         Some(ENOEXEC) => fault(
             FaultCode::NotExecutable,

@@ -9,7 +9,7 @@ use std::path::Path;
 use cofferdam_core::outcome::FaultCode;
 use cofferdam_core::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script};
 
-use super::{RunArgs, Unprepared};
+use super::{Named, RunArgs, Unprepared};
 
 /// The most that a script may be, in bytes. It is held in memory on its way inside.
 const SCRIPT_BYTES: u64 = 64 << 20;
@@ -24,18 +24,15 @@ pub(super) fn lang(text: &str) -> Result<Lang, String> {
 
 /// The request that was typed.
 pub(super) fn request(args: RunArgs) -> Result<Request, Unprepared> {
-    let RunArgs { code, lang, file, args: rest, command, tty, .. } = args;
-    let lang = lang.unwrap_or(Lang::Python);
-    let (program, files) = match (code, file) {
-        (Some(code), first) => {
-            let words = first.into_iter().chain(rest).collect();
-            (inline(code, lang, words)?, vec![])
-        }
-        (None, Some(file)) if file == "-" => (from_stdin(lang, rest)?, vec![]),
-        (None, Some(file)) => from_file(Path::new(&file), rest)?,
-        (None, None) => (from_command(command.unwrap_or_default())?, vec![]),
+    let lang = args.lang.unwrap_or(Lang::Python);
+    let (program, files) = match args.named {
+        Some(Named::Code(code, words)) => (inline(code, lang, words)?, vec![]),
+        Some(Named::File(file, words)) if file == "-" => (from_stdin(lang, words)?, vec![]),
+        Some(Named::File(file, words)) => from_file(Path::new(&file), words)?,
+        Some(Named::Command(words)) => (from_command(words)?, vec![]),
+        None => (from_command(vec![])?, vec![]),
     };
-    Ok(Request { program, files, labels: std::collections::BTreeMap::new(), tty })
+    Ok(Request { program, files, labels: std::collections::BTreeMap::new(), tty: args.tty })
 }
 
 /// An argument: any bytes but NUL, which the operating system let nobody type.
@@ -91,8 +88,13 @@ fn too_long(what: &str) -> Unprepared {
 fn from_file(path: &Path, args: Vec<OsString>) -> Result<(Program, Vec<File>), Unprepared> {
     let source = read(path)?;
     let name = name_inside(path)?;
-    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
-    if let Some(lang) = Lang::of_extension(extension).or_else(|| Lang::of_shebang(&source)) {
+    // The first line wins: a `.sh` that asks for bash gets bash.
+    let lang = if source.starts_with(b"#!") {
+        Lang::of_shebang(&source)
+    } else {
+        Lang::of_extension(path.extension().and_then(OsStr::to_str).unwrap_or_default())
+    };
+    if let Some(lang) = lang {
         let origin = Origin::File(name);
         return Ok((Program::Script(Script { lang, origin, source, args: words(args)? }), vec![]));
     }
@@ -100,8 +102,8 @@ fn from_file(path: &Path, args: Vec<OsString>) -> Result<(Program, Vec<File>), U
         return Err(Unprepared::request(
             FaultCode::NotExecutable,
             format!("can't tell what language {} is in", shown(path)),
-            "give it an extension (.py, .sh, .js) or a first line like #!/usr/bin/python3; or name \
-             the interpreter: `cofferdam run … -- INTERPRETER`",
+            "give it an extension (.py, .sh, .js) or a first line like #!/usr/bin/perl; or pass it to \
+             its interpreter: `cofferdam run … -- perl - < FILE`",
         ));
     }
     let program = [b"./", name.as_c_str().to_bytes()].concat();
