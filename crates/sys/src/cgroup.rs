@@ -421,6 +421,17 @@ impl Group {
         Some(part.read("cgroup.procs")?.lines().count())
     }
 
+    /// Lifts the ceiling on processor time: what is about to die shouldn't have to wait for its turn.
+    pub fn unthrottle(&self) {
+        if let Some(part) = self.part(Controller::Cpu) {
+            let (file, value) = match part.version {
+                Version::V1 => ("cpu.cfs_quota_us", "-1"),
+                Version::V2 => ("cpu.max", "max"),
+            };
+            let _ = part.write(file, value); // dying takes longer then, and is waited for all the same
+        }
+    }
+
     /// How often the kernel killed for lack of memory. Never inferred from anything else.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {

@@ -262,6 +262,7 @@ impl ContainerSession {
         let inside = &self.inside;
         let processes = inside.group.processes().unwrap_or(0).saturating_sub(1);
         let full = fullness(self.launched.pid());
+        inside.group.unthrottle();
         self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;
         let counts = inside.group.counts(); // it can't grow any more, and dying takes a while
         tokio::time::timeout(DYING, inside.ended.readable())

@@ -36,6 +36,22 @@ fn a_program_that_ignores_every_signal_dies_at_the_deadline() {
 }
 
 #[test]
+fn a_program_that_starves_process_one_dies_at_the_deadline_too() {
+    needs_root!();
+    let starve = "import os, ctypes, time
+libc = ctypes.CDLL(None)
+libc.sched_setscheduler(1, 5, ctypes.byref(ctypes.c_int(0)))  # SCHED_IDLE
+libc.setpriority(2, os.getuid(), 19)
+for _ in range(200):
+    if os.fork() == 0:
+        while True: pass
+while True: pass
+";
+    let ran = product().run(&["--timeout", "1s", "--cpus", "0.5", "-c", starve]).exits(124);
+    assert!(ran.took < Duration::from_secs(3), "{ran:?}");
+}
+
+#[test]
 fn with_grace_a_program_is_asked_to_end_before_it_is_killed() {
     needs_root!();
     let script = "trap 'echo asked; exit 0' TERM; while :; do sleep 0.02; done";

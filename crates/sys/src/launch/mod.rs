@@ -495,6 +495,9 @@ impl Launched {
         if self.reaped.is_some() {
             return Ok(());
         }
+        // It has to run in order to die, and those inside may have seen to it that it hardly does.
+        // The number is still its own: it hasn't been waited for.
+        process::hasten(self.pid);
         process::signal(self.pidfd(), libc::SIGKILL)
     }
 

@@ -219,6 +219,34 @@ const PRCTL_OPTIONS: &[u32] = &[
     0x5961_6d61, // PR_SET_PTRACER: crash handlers; harmless, for nobody may trace
 ];
 
+/// `sched_setscheduler(pid, …)` and its like: any process but process 1, whose priority a program could
+/// take away so that it can neither reap nor die in time. The kernel reads an `int`.
+pub(super) const NOT_PROCESS_ONE: Rule =
+    Ask(&Question { word: Low(0), mask: u32::MAX, cases: &[(&[1], Deny(EPERM))], otherwise: Allow });
+
+/// `setpriority(which, who, …)`: a process or a group of processes, but not process 1 and not everything
+/// of a user, which process 1 is too. The values of `linux/resource.h`.
+pub(super) const PRIORITY: Rule = Ask(&Question {
+    word: Low(0),
+    mask: u32::MAX,
+    cases: &[(&[libc::PRIO_PROCESS], SECOND_NOT_PROCESS_ONE), (&[libc::PRIO_PGRP], Allow)],
+    otherwise: Deny(EPERM),
+});
+
+/// `ioprio_set(which, who, …)`: the same, with the values of `linux/ioprio.h`.
+pub(super) const IO_PRIORITY: Rule = Ask(&Question {
+    word: Low(0),
+    mask: u32::MAX,
+    cases: &[(&[IOPRIO_WHO_PROCESS], SECOND_NOT_PROCESS_ONE), (&[IOPRIO_WHO_PGRP], Allow)],
+    otherwise: Deny(EPERM),
+});
+
+const IOPRIO_WHO_PROCESS: u32 = 1;
+const IOPRIO_WHO_PGRP: u32 = 2;
+
+const SECOND_NOT_PROCESS_ONE: Rule =
+    Ask(&Question { word: Low(1), mask: u32::MAX, cases: &[(&[1], Deny(EPERM))], otherwise: Allow });
+
 /// `prlimit64(pid, resource, new, old)`: a process sets its own limits, and reads those of others.
 ///
 /// Without this, a program running as the same user could lower the limits of the sandbox's process 1.

@@ -18,7 +18,9 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::arguments::MKNOD;
-use super::arguments::{CLONE, IOCTL, MKNODAT, PERSONALITY, PRCTL, PRLIMIT, SOCKET};
+use super::arguments::{
+    CLONE, IO_PRIORITY, IOCTL, MKNODAT, NOT_PROCESS_ONE, PERSONALITY, PRCTL, PRIORITY, PRLIMIT, SOCKET,
+};
 use super::numbers::*;
 use super::rule::Line;
 use super::rule::Rule::{Allow, Deny};
@@ -220,21 +222,21 @@ const PROCESSES: &[Line] = calls! {
     SYS_pidfd_open             => Allow,       "Python asyncio, Go, Rust, libuv";
     SYS_pidfd_send_signal      => Allow,       "Go, Rust, Python";
     SYS_getpriority            => Allow,       "nice, Node os.getPriority";
-    SYS_setpriority            => Allow,       "nice, Node os.setPriority, Java; raising needs a capability";
+    SYS_setpriority            => PRIORITY, "nice, Node os.setPriority, Java; raising needs a capability";
     SYS_sched_yield            => Allow,       "spin locks, Go, Java";
     SYS_sched_getaffinity      => Allow,       "counts processors: Go, Python, OpenMP, nproc";
-    SYS_sched_setaffinity      => Allow,       "OpenMP, taskset; the cpuset bounds it";
+    SYS_sched_setaffinity      => NOT_PROCESS_ONE, "OpenMP, taskset; the cpuset bounds it";
     SYS_sched_getparam         => Allow,       "Python, Java, pthread attributes";
-    SYS_sched_setparam         => Allow,       "as sched_setscheduler";
+    SYS_sched_setparam         => NOT_PROCESS_ONE, "as sched_setscheduler";
     SYS_sched_getscheduler     => Allow,       "Python, Java, pthread attributes";
-    SYS_sched_setscheduler     => Allow,       "chrt, media; real time needs a limit nobody has";
+    SYS_sched_setscheduler     => NOT_PROCESS_ONE, "chrt, media; real time needs a limit nobody has";
     SYS_sched_getattr          => Allow,       "chrt, media";
-    SYS_sched_setattr          => Allow,       "chrt, media; deadlines need a capability";
+    SYS_sched_setattr          => NOT_PROCESS_ONE, "chrt, media; deadlines need a capability";
     SYS_sched_get_priority_max => Allow,       "Python, pthread attributes";
     SYS_sched_get_priority_min => Allow,       "Python, pthread attributes";
     SYS_sched_rr_get_interval  => Allow,       "Python, POSIX test programs";
     SYS_ioprio_get             => Allow,       "ionice, package managers";
-    SYS_ioprio_set             => Allow,       "ionice, build tools; real time needs a capability";
+    SYS_ioprio_set             => IO_PRIORITY, "ionice, build tools; real time needs a capability";
     SYS_getcpu                 => Allow,       "allocators with a cache for each processor";
 };
 

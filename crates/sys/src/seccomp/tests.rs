@@ -143,6 +143,22 @@ fn a_device_node_is_refused() {
 }
 
 #[test]
+fn the_priority_of_process_one_can_not_be_taken_away() {
+    for call in [SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr, SYS_sched_setaffinity] {
+        for (pid, expected) in [(1, deny(EPERM)), (1 | 1 << 32, deny(EPERM)), (0, ALLOW), (7, ALLOW)] {
+            assert_eq!(answer(call, [pid]), expected, "{call} of {pid:#x}");
+        }
+    }
+    // A process or a group, but neither process 1 nor a whole user.
+    for (call, process, group, user) in [(SYS_setpriority, 0, 1, 2), (SYS_ioprio_set, 1, 2, 3)] {
+        assert_eq!(answer(call, [process, 1]), deny(EPERM));
+        assert_eq!(answer(call, [process, 0]), ALLOW);
+        assert_eq!(answer(call, [group, 1]), ALLOW);
+        assert_eq!(answer(call, [user, 1000]), deny(EPERM));
+    }
+}
+
+#[test]
 fn the_limits_of_another_process_can_be_read_but_not_set() {
     for new in [1, 1 << 32, u64::MAX] {
         assert_eq!(answer(SYS_prlimit64, [1, 0, new]), deny(EPERM), "{new:#x}");
