@@ -27,6 +27,12 @@ static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-gues
 /// 15 bytes are what `ps` shows.
 const KEPT_NAME: &str = concat!("cofferdam-guest-", env!("COFFERDAM_AGENT_ID"));
 
+/// What the names of all builds' programs start with.
+const KEPT_PREFIX: &str = "cofferdam-guest-";
+
+/// What the name of one that is being written starts with.
+const UNFINISHED: &str = ".new-";
+
 /// The agent in memory, made anew for each sandbox. It leaves nothing behind.
 pub(crate) fn in_memory() -> Program {
     Program::InMemory(PROGRAM)
@@ -62,9 +68,13 @@ fn open_kept(path: &Path) -> io::Result<std::fs::File> {
 fn keep(folder: &Path, path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     for other in std::fs::read_dir(folder)?.flatten() {
-        let _ = std::fs::remove_file(other.path()); // it may be gone already; one in use stays usable
+        let name = other.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(KEPT_PREFIX) || name.starts_with(UNFINISHED) {
+            let _ = std::fs::remove_file(other.path()); // gone already, or in use, which it stays
+        }
     }
-    let unfinished = folder.join(format!(".new-{}", std::process::id()));
+    let unfinished = folder.join(format!("{UNFINISHED}{}", std::process::id()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&unfinished)?;
     file.write_all(PROGRAM)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o555))?;

@@ -5,21 +5,22 @@
 
 mod input;
 mod spool;
+mod writer;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cofferdam_core::backend::{Boxed, Output};
 use cofferdam_engine::run::Streams;
 use cofferdam_sys::fd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use input::Input;
 pub(crate) use spool::Spool;
+use writer::Writer;
 
 /// A run's streams.
 pub(crate) struct Console {
@@ -31,7 +32,7 @@ pub(crate) struct Console {
 /// Where output goes.
 enum Sink {
     /// To our own standard output and error.
-    Passed([Arc<Passed>; 2]),
+    Passed([Passed; 2]),
     /// Into memory, bounded.
     Captured([std::sync::Mutex<Spool>; 2]),
 }
@@ -41,6 +42,8 @@ struct Passed {
     file: File,
     bytes: AtomicU64,
     within_line: AtomicBool,
+    /// Started with the first write that may wait.
+    writer: OnceCell<Writer>,
 }
 
 /// What became of one stream, for the report.
@@ -89,7 +92,7 @@ impl Console {
     }
 
     fn new(sink: Sink, stdin: bool) -> io::Result<Self> {
-        let input = if stdin { Input::standard() } else { Input::empty() };
+        let input = if stdin { Input::standard()? } else { Input::empty() };
         Ok(Console { sink, input, signals: Mutex::new(Signals::new()?) })
     }
 
@@ -108,20 +111,19 @@ impl Console {
 }
 
 impl Passed {
-    fn new(file: File) -> Arc<Self> {
-        Arc::new(Passed { file, bytes: 0.into(), within_line: false.into() })
+    fn new(file: File) -> Self {
+        Passed { file, bytes: 0.into(), within_line: false.into(), writer: OnceCell::new() }
     }
 
     /// Writes bytes, on another thread if that could wait.
-    async fn write(self: &Arc<Self>, bytes: Vec<u8>) -> io::Result<()> {
+    async fn write(&self, bytes: Vec<u8>) -> io::Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.within_line.store(bytes.last() != Some(&b'\n'), Ordering::Relaxed);
         if fd::takes_at_once(self.file.as_fd(), bytes.len()) {
             return (&self.file).write_all(&bytes);
         }
-        let stream = Arc::clone(self);
-        let writing = tokio::task::spawn_blocking(move || (&stream.file).write_all(&bytes));
-        writing.await.map_err(io::Error::other)?
+        let writer = self.writer.get_or_try_init(async || Writer::start(self.file.try_clone()?)).await?;
+        writer.write(bytes).await
     }
 }
 
@@ -164,31 +166,46 @@ impl Streams for Console {
     }
 }
 
-/// The signals by which somebody asks a program in the foreground to end.
+/// The signals by which somebody asks a program in the foreground to end. One that whoever started us
+/// had ignored (nohup) stays ignored, and is none here.
 struct Signals {
-    hangup: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    terminate: Signal,
+    hangup: Option<Signal>,
+    interrupt: Option<Signal>,
+    quit: Option<Signal>,
+    terminate: Option<Signal>,
 }
 
 impl Signals {
     fn new() -> io::Result<Self> {
+        let watch = |kind: SignalKind| {
+            let ignored = cofferdam_sys::process::is_ignored(kind.as_raw_value());
+            (!ignored).then(|| signal(kind)).transpose()
+        };
         Ok(Signals {
-            hangup: signal(SignalKind::hangup())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            terminate: signal(SignalKind::terminate())?,
+            hangup: watch(SignalKind::hangup())?,
+            interrupt: watch(SignalKind::interrupt())?,
+            quit: watch(SignalKind::quit())?,
+            terminate: watch(SignalKind::terminate())?,
         })
     }
 
     async fn next(&mut self) -> i32 {
         let kind = tokio::select! {
-            _ = self.hangup.recv() => SignalKind::hangup(),
-            _ = self.interrupt.recv() => SignalKind::interrupt(),
-            _ = self.quit.recv() => SignalKind::quit(),
-            _ = self.terminate.recv() => SignalKind::terminate(),
+            () = arrives(&mut self.hangup) => SignalKind::hangup(),
+            () = arrives(&mut self.interrupt) => SignalKind::interrupt(),
+            () = arrives(&mut self.quit) => SignalKind::quit(),
+            () = arrives(&mut self.terminate) => SignalKind::terminate(),
         };
         kind.as_raw_value()
+    }
+}
+
+/// Waits for a signal; for ever for one that is ignored.
+async fn arrives(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
     }
 }

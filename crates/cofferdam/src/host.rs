@@ -69,5 +69,8 @@ pub(crate) fn users_file(name: &str) -> PathBuf {
 /// the default below the home.
 fn base_folder(variable: &str, default: &str) -> PathBuf {
     let named = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    named.unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/".into())).join(default))
+    // A relative home would be looked for in the working directory, which the code under test may
+    // have written.
+    let home = || env::var_os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    named.unwrap_or_else(|| home().unwrap_or_else(|| "/".into()).join(default))
 }

@@ -192,8 +192,10 @@ impl<'a> Story<'a> {
         };
         self.times.open = opening.elapsed();
         self.outcome.enforced = session.enforced().clone();
-        let told = self.in_session(request, session, &limits, streams).await;
-        drop(lock);
+        let (told, clean) = self.in_session(request, session, &limits, streams).await;
+        if !clean {
+            lock.leave_to_sweep();
+        }
         told
     }
 
@@ -203,7 +205,7 @@ impl<'a> Story<'a> {
         mut session: Box<dyn Session>,
         limits: &Limits,
         streams: &dyn Streams,
-    ) -> Told<'a> {
+    ) -> (Told<'a>, bool) {
         let started = self.start(request, session.as_mut(), streams).await;
         let (ended, closing) = match started {
             Ok(running) => {
@@ -216,7 +218,9 @@ impl<'a> Story<'a> {
             Err(fault) => (Err(fault), Instant::now()),
         };
         let left = session.halt().await;
+        let halted = left.is_ok();
         let closed = session.close().await;
+        let clean = halted && closed.is_ok();
         self.times.close = match &ended {
             Ok(ended) => closing.elapsed() + ended.halting,
             Err(_) => closing.elapsed(),
@@ -228,10 +232,11 @@ impl<'a> Story<'a> {
             Err(fault) if fault.code.blame() == Blame::Request => self.refused(fault),
             Err(fault) => self.failed(Ran::No, fault),
         };
-        match closed {
+        let told = match closed {
             Ok(()) => told,
             Err(error) => told.with_hint(format!("{}; the next command sweeps again", crate::chain(&error))),
-        }
+        };
+        (told, clean)
     }
 
     /// Puts the request's files in place and starts its program.

@@ -48,6 +48,12 @@ const UNFINISHED: &str = ".new-";
 /// How old an unfinished file must be to be swept: making one takes microseconds.
 const STALE: Duration = Duration::from_secs(60);
 
+/// O_NONBLOCK and O_NOFOLLOW of `asm-generic/fcntl.h`: what isn't a file of ours is not waited for.
+const NO_WAIT_NO_LINK: i32 = 0o4000 | 0o400_000;
+
+/// The longest file of a run, in bytes: a few paths.
+const MOST_BYTES: u64 = 64 << 10;
+
 /// A run that is under way. Its file goes when this is dropped.
 #[derive(Debug)]
 pub struct RunLock {
@@ -55,9 +61,18 @@ pub struct RunLock {
     _file: File,
 }
 
+impl RunLock {
+    /// Lets go of the lock and leaves the file, since something of the run may be left.
+    pub fn leave_to_sweep(mut self) {
+        self.path = PathBuf::new();
+    }
+}
+
 impl Drop for RunLock {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path); // if it stays, the next sweep finds it unlocked
+        if !std::thread::panicking() && !self.path.as_os_str().is_empty() {
+            let _ = fs::remove_file(&self.path); // if it stays, the next sweep finds it unlocked
+        }
     }
 }
 
@@ -84,6 +99,8 @@ impl State {
             .mode(0o700)
             .create(&runs)
             .map_err(StateError::at("create", &runs))?;
+        trust(folder, &fs::metadata(folder).map_err(StateError::at("read", folder))?)?;
+        trust(&runs, &fs::symlink_metadata(&runs).map_err(StateError::at("read", &runs))?)?;
         Ok(state)
     }
 
@@ -133,6 +150,20 @@ impl State {
     }
 }
 
+/// Refuses a folder that somebody else can write: they could have us sweep what they like.
+fn trust(folder: &Path, found: &fs::Metadata) -> Result<(), StateError> {
+    let own = fs::metadata("/proc/self").map_err(StateError::at("look who we are in", Path::new("/proc")))?;
+    if found.is_dir() && found.uid() == own.uid() && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "it has to be a folder of ours that nobody else can write; it belongs to user {}, mode {:o}",
+        found.uid(),
+        found.mode() & 0o7777
+    );
+    Err(StateError::at("trust", folder)(io::Error::new(io::ErrorKind::PermissionDenied, why)))
+}
+
 /// A dead run, if that is what a file stands for.
 fn look_at(path: &Path) -> Option<Dead> {
     let name = path.file_name()?.to_str()?;
@@ -140,8 +171,11 @@ fn look_at(path: &Path) -> Option<Dead> {
         Some(rest) => (RunId::parse(rest)?, true),
         None => (RunId::parse(name)?, false),
     };
-    let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let mut file = OpenOptions::new().read(true).write(true).custom_flags(NO_WAIT_NO_LINK).open(path).ok()?;
     let found = file.metadata().ok()?;
+    if !found.is_file() || found.len() > MOST_BYTES {
+        return None; // nothing that we ever made
+    }
     let fresh = found.modified().ok()?.elapsed().is_ok_and(|age| age < STALE);
     if unfinished && fresh {
         return None;

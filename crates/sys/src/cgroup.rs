@@ -292,6 +292,10 @@ pub struct Counts {
     pub oom_kills: u64,
 }
 
+/// What a sandbox may keep in the buffers of its sockets, in bytes, beside its memory; half of the
+/// memory if that is less. Enough for a few thousand idle connections or a few that are full.
+const SOCKET_BYTES: u64 = 16 << 20;
+
 /// The period of the bandwidth control, in microseconds: the kernel's own default.
 const CPU_PERIOD_US: u64 = 100_000;
 
@@ -331,9 +335,11 @@ impl Part {
         }
     }
 
-    fn limit_memory_v1(&self, bytes: u64) -> Result<(), CgroupError> {
-        let bytes = bytes.to_string();
+    fn limit_memory_v1(&self, limit: u64) -> Result<(), CgroupError> {
+        let bytes = limit.to_string();
         self.write("memory.limit_in_bytes", &bytes)?;
+        // Buffers of sockets are counted apart in version 1, and not at all unless there is a limit.
+        self.write("memory.kmem.tcp.limit_in_bytes", &SOCKET_BYTES.min(limit / 2).to_string())?;
         // Memory and swap together at the same figure: no swap.
         self.without_swap("memory.memsw.limit_in_bytes", &bytes)
     }
@@ -421,6 +427,14 @@ impl Group {
         Some(part.read("cgroup.procs")?.lines().count())
     }
 
+    /// Kills every process in the groups by itself, for when process 1 of their namespace takes too
+    /// long to take them along.
+    pub fn kill_all(&self) {
+        for folder in &self.folders {
+            kill_members(folder);
+        }
+    }
+
     /// Lifts the ceiling on processor time: what is about to die shouldn't have to wait for its turn.
     pub fn unthrottle(&self) {
         if let Some(part) = self.part(Controller::Cpu) {
@@ -498,6 +512,20 @@ fn members(folder: &Path) -> Vec<i32> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
+/// Sends SIGKILL to every process that is in a group now, and lets it run.
+fn kill_members(folder: &Path) {
+    let pidfds: Vec<_> =
+        members(folder).into_iter().filter_map(|pid| Some((pid, crate::process::pidfd(pid).ok()?))).collect();
+    // A second look once the descriptors are there: a number alone may be somebody else's by now.
+    let still = members(folder);
+    for (pid, pidfd) in pidfds {
+        if still.contains(&pid) {
+            crate::process::hasten(pid);
+            let _ = crate::process::signal(pidfd.as_fd(), libc::SIGKILL); // looked at again by callers
+        }
+    }
+}
+
 /// Kills whatever is in a group, and waits up to a second until it is empty.
 ///
 /// # Errors
@@ -505,19 +533,10 @@ fn members(folder: &Path) -> Vec<i32> {
 /// [`CgroupError`] if something stays alive.
 pub fn empty(folder: &Path) -> Result<(), CgroupError> {
     for _ in 0..100 {
-        let alive = members(folder);
-        if alive.is_empty() {
+        if members(folder).is_empty() {
             return Ok(());
         }
-        for pid in alive {
-            // A descriptor first, then a second look: a number alone may be somebody else's by now.
-            if let Ok(pidfd) = crate::process::pidfd(pid)
-                && members(folder).contains(&pid)
-            {
-                crate::process::signal(pidfd.as_fd(), libc::SIGKILL)
-                    .map_err(CgroupError::at("kill", folder))?;
-            }
-        }
+        kill_members(folder);
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     Err(CgroupError { action: "empty", path: folder.to_owned(), source: io::ErrorKind::TimedOut.into() })

@@ -118,6 +118,13 @@ pub fn event_counter() -> io::Result<OwnedFd> {
     own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
+/// Takes everything out of a counter, so that it becomes readable again only when something is added.
+pub fn drain_counter(counter: BorrowedFd<'_>) {
+    let mut value = [0u8; 8];
+    // SAFETY: reads at most eight bytes into a live buffer; the counter doesn't wait.
+    unsafe { libc::read(counter.as_raw_fd(), value.as_mut_ptr().cast(), value.len()) };
+}
+
 /// Tries to lock one byte of a file for this open file alone, until it is closed everywhere. Says
 /// whether it could: false means that another open file has it.
 ///

@@ -126,6 +126,36 @@ pub fn signal_child(pid: i32, signal: i32) -> io::Result<()> {
     check(libc::c_long::from(unsafe { libc::kill(pid, signal) })).map(drop)
 }
 
+/// Whether a signal is ignored: whoever started us (nohup, a shell's `&`) asked for that.
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the structure is live and filled by the kernel; nothing is changed.
+    unsafe {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Makes children waitable, though whoever started us may have ignored SIGCHLD, and a write beyond
+/// the file size limit an error instead of our end.
+pub fn settle_signals() {
+    // SAFETY: both are valid dispositions of these signals.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+/// Waits until a descriptor is readable, at most so long. Says whether it is.
+#[must_use]
+pub fn readable_within(fd: BorrowedFd<'_>, most: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let milliseconds = most.as_millis().min(i32::MAX as u128) as i32;
+    // SAFETY: one live structure, as the count says.
+    unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
+}
+
 /// All signals are blocked for this thread until this is dropped.
 pub(crate) struct SignalsBlocked {
     before: libc::sigset_t,
@@ -156,6 +186,64 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// This thread acts as another user until this is dropped, with the capabilities that it has.
+///
+/// A user namespace belongs to whoever makes it, and what is counted by user inside (inotify
+/// instances, queued signals) is counted against its owner outside too. Made by root, every sandbox
+/// would draw on root's own allowance.
+pub(crate) struct ActingAs {
+    death_signal: libc::c_int,
+}
+
+impl ActingAs {
+    /// Becomes the user, for this thread alone: by raw system calls, since the C library's change
+    /// all threads.
+    ///
+    /// # Errors
+    ///
+    /// EPERM for who isn't root.
+    pub(crate) fn user(id: u32) -> io::Result<Self> {
+        let mut death_signal = 0;
+        // SAFETY: the first takes a live variable; the second takes numbers.
+        unsafe {
+            libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut death_signal, 0, 0, 0);
+            check(libc::syscall(libc::SYS_setresuid, -1, id, -1))?;
+        }
+        let acting = ActingAs { death_signal };
+        raise_capabilities()?;
+        Ok(acting)
+    }
+}
+
+impl Drop for ActingAs {
+    fn drop(&mut self) {
+        // SAFETY: takes numbers. Going back can't fail: the saved and the real id are root's still.
+        unsafe {
+            libc::syscall(libc::SYS_setresuid, -1, 0, -1);
+            // A change of ids forgets this, and whoever started us may rely on it.
+            libc::prctl(libc::PR_SET_PDEATHSIG, self.death_signal, 0, 0, 0);
+        }
+    }
+}
+
+/// Makes every permitted capability effective, which a change of the effective user undoes.
+fn raise_capabilities() -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    // _LINUX_CAPABILITY_VERSION_3 of `linux/capability.h`: two times effective, permitted, inheritable.
+    let mut header = Header { version: 0x2008_0522, pid: 0 };
+    let mut sets = [0u32; 6];
+    // SAFETY: both structures are live and have the sizes that this version of the calls uses.
+    unsafe {
+        check(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()))?;
+        (sets[0], sets[3]) = (sets[1], sets[4]);
+        check(libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr())).map(drop)
+    }
+}
+
 /// The time since the host booted, sleep included.
 #[must_use]
 pub fn time_since_boot() -> Duration {
@@ -165,7 +253,8 @@ pub fn time_since_boot() -> Duration {
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
-/// A descriptor that is readable when a child has ended. Blocks the signal's usual effect.
+/// A descriptor that is readable when a child has ended. Blocks the signal's usual effect, and
+/// undoes that it was ignored, which would leave nothing to wait for.
 ///
 /// # Errors
 ///
@@ -176,6 +265,7 @@ pub fn child_signals() -> io::Result<OwnedFd> {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         check(libc::c_long::from(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())))?;
         let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         check(libc::c_long::from(fd)).map(|fd| OwnedFd::from_raw_fd(fd as RawFd))

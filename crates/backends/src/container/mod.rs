@@ -16,7 +16,7 @@ mod root;
 mod session;
 
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
 use cofferdam_core::capability::{Capability, Gap, Offers};
@@ -98,7 +98,8 @@ impl Backend for Container {
 
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
-            let session = session::open(&self.host, &self.kept, &group_name(run), &grant).await?;
+            let session =
+                session::open(&self.host, &self.kept, &group_name(run), &grant, &self.gaps(&grant)).await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }
@@ -140,7 +141,8 @@ fn sweep_group(folder: &Path) -> Result<(), BackendError> {
         .file_name()
         .and_then(|name| name.to_str())
         .is_some_and(|name| name.strip_prefix(GROUP_PREFIX).is_some_and(|run| RunId::parse(run).is_some()));
-    if !ours || !folder.starts_with("/sys/fs/cgroup") {
+    let straight = folder.components().all(|part| !matches!(part, Component::ParentDir));
+    if !ours || !straight || !folder.starts_with("/sys/fs/cgroup") {
         return Ok(()); // nothing that we ever wrote down
     }
     let failed = |error: cgroup::CgroupError| {
@@ -161,6 +163,12 @@ mod tests {
         sweep_group(&folder).unwrap();
         assert!(folder.exists());
         std::fs::remove_dir(&folder).unwrap();
+        let run = RunId::new(1, [0; 10]);
+        let outside = std::env::temp_dir().join(group_name(&run));
+        std::fs::create_dir_all(&outside).unwrap();
+        sweep_group(&Path::new("/sys/fs/cgroup/../../..").join(outside.strip_prefix("/").unwrap())).unwrap();
+        assert!(outside.exists(), "a way out of the hierarchy is not followed");
+        std::fs::remove_dir(&outside).unwrap();
     }
 
     #[test]

@@ -239,7 +239,7 @@ impl Steps {
         }
         self.folder("dev/pts");
         let terminals = MountFlags { no_suid: true, no_exec: true, ..MountFlags::default() };
-        self.mount(c"devpts", c"dev/pts", terminals, c"newinstance,ptmxmode=0666,mode=620");
+        self.mount(c"devpts", c"dev/pts", terminals, c"newinstance,ptmxmode=0666,mode=620,max=64");
         self.link("pts/ptmx", "dev/ptmx");
         self.link("/proc/self/fd", "dev/fd");
         for (number, name) in ["stdin", "stdout", "stderr"].iter().enumerate() {

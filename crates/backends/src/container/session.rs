@@ -11,7 +11,7 @@ use std::time::Duration;
 use cofferdam_core::backend::{
     BackendError, Boxed, Ending, Exec, Left, Output, Running, Session, as_command,
 };
-use cofferdam_core::capability::Capability;
+use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{LimitName, Usage};
 use cofferdam_core::request::{File, Variable};
@@ -44,6 +44,9 @@ pub(super) const RLIMITS: [(Resource, u64); 6] = [
 /// How long everything inside may take to die of SIGKILL before that is an error. Teardown is
 /// bounded by 30 s as a whole.
 const DYING: Duration = Duration::from_secs(20);
+
+/// How long process 1 may take to take the others along, before they are helped.
+const IMPATIENCE: Duration = Duration::from_millis(200);
 
 /// The size of a pipe's buffer that is asked for, in bytes: fewer wake-ups for long output.
 const PIPE_BYTES: i32 = 256 << 10;
@@ -86,6 +89,7 @@ pub(super) async fn open(
     kept: &Path,
     group: &str,
     grant: &Grant,
+    gaps: &[Gap],
 ) -> Result<ContainerSession, BackendError> {
     let ids = IdBlock::reserve().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     let limits = grant.limits();
@@ -116,7 +120,7 @@ pub(super) async fn open(
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
     Ok(ContainerSession {
-        enforced: enforced(host, &group),
+        enforced: enforced(host, &group, gaps),
         environment: grant.environment().to_vec(),
         inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
         launched,
@@ -139,8 +143,8 @@ fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
     watched.map_err(BackendError::host("watch a descriptor"))
 }
 
-/// What was set up, read from what was set up.
-fn enforced(host: &Host, group: &Group) -> BTreeSet<Capability> {
+/// What was set up, read from what was set up, without what this grant's own limits rule out.
+fn enforced(host: &Host, group: &Group, gaps: &[Gap]) -> BTreeSet<Capability> {
     let offers = host.offers();
     let limited = |capability| match capability {
         Capability::Cpu => group.limits(Controller::Cpu),
@@ -148,7 +152,9 @@ fn enforced(host: &Host, group: &Group) -> BTreeSet<Capability> {
         Capability::Pids => group.limits(Controller::Pids),
         _ => true,
     };
-    offers.enforced().iter().copied().filter(|&capability| limited(capability)).collect()
+    let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
+    let enforced = offers.enforced().iter().copied();
+    enforced.filter(|&capability| limited(capability) && !missing(capability)).collect()
 }
 
 impl Session for ContainerSession {
@@ -258,19 +264,36 @@ impl ContainerSession {
         lines.into_values().collect()
     }
 
+    /// Waits until process 1 has ended, and with it everything inside. It takes the others along,
+    /// but has to run for that; if it takes long, each is killed by itself.
+    async fn wait_for_death(&self) -> Result<(), BackendError> {
+        let deadline = tokio::time::Instant::now() + DYING;
+        loop {
+            let ended = tokio::time::timeout(IMPATIENCE, self.inside.ended.readable()).await;
+            match ended {
+                Ok(ready) => {
+                    ready.map_err(BackendError::host("see the sandbox die"))?.retain_ready();
+                    return Ok(());
+                }
+                Err(_) if tokio::time::Instant::now() > deadline => {
+                    let late = io::ErrorKind::TimedOut.into();
+                    return Err(BackendError::host("see the sandbox die")(late));
+                }
+                Err(_) => self.inside.group.kill_all(),
+            }
+        }
+    }
+
     async fn kill_and_count(&mut self) -> Result<Left, BackendError> {
         let inside = &self.inside;
         let processes = inside.group.processes().unwrap_or(0).saturating_sub(1);
         let full = fullness(self.launched.pid());
         inside.group.unthrottle();
         self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;
-        let counts = inside.group.counts(); // it can't grow any more, and dying takes a while
-        tokio::time::timeout(DYING, inside.ended.readable())
-            .await
-            .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
-            .map_err(BackendError::host("see the sandbox die"))?
-            .retain_ready();
+        self.wait_for_death().await?;
         let reaped = self.launched.reap().map_err(BackendError::host("reap the sandbox"))?;
+        let inside = &self.inside;
+        let counts = inside.group.counts();
         let mut limits_hit = full;
         if counts.pids_refused > 0 {
             limits_hit.insert(LimitName::Pids);
@@ -417,15 +440,28 @@ impl Inside {
         Ok(if self.group.oom_kills() > 0 { Ending::OutOfMemory } else { ending })
     }
 
-    /// Waits until memory has run out; for ever where the kernel sees to it.
+    /// Waits until the kernel has killed something inside for lack of memory; for ever where it sees
+    /// to the whole group itself.
+    ///
+    /// The event says that memory ran out in this group or in one above it, and comes before the
+    /// kill, which may be of somebody else's process: only the group's own count is the fact.
     async fn out_of_memory(&self) {
-        match &self.oom {
-            Some(event) => {
-                if let Ok(mut ready) = event.readable().await {
-                    ready.retain_ready();
+        let Some(event) = &self.oom else { return std::future::pending().await };
+        loop {
+            let Ok(mut ready) = event.readable().await else { return std::future::pending().await };
+            ready.clear_ready();
+            fd::drain_counter(event.get_ref().as_fd());
+            for _ in 0..KILL_LOOKS {
+                if self.group.oom_kills() > 0 {
+                    return;
                 }
+                tokio::time::sleep(KILL_LOOK_PAUSE).await;
             }
-            None => std::future::pending().await,
         }
     }
 }
+
+/// How often, and how long apart, the kernel's count is looked at after memory ran out: the kill
+/// follows within milliseconds, if it is of something inside.
+const KILL_LOOKS: u32 = 100;
+const KILL_LOOK_PAUSE: Duration = Duration::from_millis(2);

@@ -116,6 +116,7 @@ enum Schema {
 
 /// Does what was typed, and gives the exit code.
 pub(crate) fn main() -> ExitCode {
+    cofferdam_sys::process::settle_signals();
     let words: Vec<OsString> = std::env::args_os().collect();
     let cli = match parse(&words) {
         Ok(cli) => cli,

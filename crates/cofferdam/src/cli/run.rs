@@ -68,7 +68,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Environment")]
     env: Vec<OsString>,
     /// Pass a variable of your environment on
-    #[arg(long, value_name = "NAME", value_parser = value::passed_name, help_heading = "Environment")]
+    #[arg(long, value_name = "NAME", help_heading = "Environment")]
     pass_env: Vec<String>,
     /// Only a backend that enforces this, for example separate-kernel
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
@@ -329,7 +329,8 @@ fn flags_layer(args: &RunArgs) -> Result<Layer, Unprepared> {
 fn variable(text: &OsString) -> Result<Variable, Unprepared> {
     let bytes = text.clone().into_vec();
     let bad = |why: String| {
-        Unprepared::request(FaultCode::BadRequest, format!("--env {text:?}: {why}"), "write it as NAME=VALUE")
+        // Without the text: it may be a secret.
+        Unprepared::request(FaultCode::BadRequest, format!("--env: {why}"), "write it as NAME=VALUE")
     };
     let at = bytes.iter().position(|&byte| byte == b'=').ok_or_else(|| bad("there is no `=`".into()))?;
     let name = String::from_utf8(bytes[..at].to_vec()).map_err(|error| bad(error.to_string()))?;
@@ -341,6 +342,11 @@ fn passed(names: &[String]) -> Result<Vec<Variable>, Unprepared> {
     names
         .iter()
         .map(|name| {
+            value::passed_name(name).map_err(|_| {
+                // Without the text: it may be a secret.
+                let message = "--pass-env takes the name of a variable, without a value";
+                Unprepared::request(FaultCode::BadRequest, message, "name it, or use --env NAME=VALUE")
+            })?;
             let unset = || {
                 let message = format!("--pass-env {name}: that variable is not set here");
                 Unprepared::request(

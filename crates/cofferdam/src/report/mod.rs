@@ -71,6 +71,13 @@ pub(crate) fn state_fault(error: &EngineError, state: &Path) -> Fault {
             FaultCode::AuditUnavailable,
             "see `cofferdam audit verify`; make room for the log or make its folder writable".to_owned(),
         ),
+        EngineError::State(error) if error.action == "trust" => (
+            FaultCode::HostError,
+            format!(
+                "give {} to yourself alone (chown, chmod 700), or set COFFERDAM_STATE to another folder",
+                state.display()
+            ),
+        ),
         EngineError::State(_) => (
             FaultCode::HostError,
             format!("make {} writable, or set COFFERDAM_STATE to a folder that is", state.display()),

@@ -358,3 +358,30 @@ fn a_later_run_finds_nothing_of_an_earlier_one() {
     assert_eq!(&counts[..2], ["0", "0"], "{ran:?}");
     assert!(counts[2].parse::<u32>().unwrap() <= 5, "{ran:?}");
 }
+
+#[test]
+fn what_the_kernel_counts_by_user_is_not_taken_from_root() {
+    needs_root!();
+    let product = product();
+    // Takes every inotify instance that it gets, says so, and keeps them.
+    let take = "import ctypes, time\nlibc = ctypes.CDLL(None)\nn = 0\nwhile libc.inotify_init1(0) >= 0: n += 1\nprint(n, flush=True)\ntime.sleep(30)";
+    let mut command = product.command(["run", "--profile", "internal", "-c", take]);
+    let mut child = cofferdam_testkit::product::start(&mut command);
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    assert!(line.trim().parse::<u32>().unwrap() > 10, "the probe takes some: {line:?}");
+    let one = "import ctypes; print(ctypes.CDLL(None).inotify_init1(0) >= 0)";
+    assert_eq!(outside(one), "True\n", "the host's root has its own");
+    assert_eq!(inside(&product, one), "True\n", "and so has another sandbox");
+    child.kill().unwrap();
+    cofferdam_testkit::product::wait(child, std::time::Instant::now());
+}
+
+#[test]
+fn terminals_are_bounded_by_sandbox() {
+    needs_root!();
+    let code = "import os\nn = 0\ntry:\n    while True:\n        os.openpty(); n += 1\nexcept OSError:\n    print(n)";
+    let count: u32 = inside(&product(), code).trim().parse().unwrap();
+    assert!((1..=64).contains(&count), "{count}");
+}

@@ -189,3 +189,29 @@ fn one_descriptor_too_many_is_refused_inside() {
     let code = "import os\nn = 0\ntry:\n    while True:\n        os.dup(0); n += 1\nexcept OSError as e:\n    print(n < 1024, e.errno)";
     assert_eq!(product().run(&["-c", code]).exits(0).stdout, "True 24\n");
 }
+
+#[test]
+fn what_lies_in_the_buffers_of_sockets_is_bounded() {
+    needs_root!();
+    let fill = "import socket
+server = socket.create_server(('127.0.0.1', 0), backlog=200)
+kept, queued = [], 0
+for _ in range(200):
+    client = socket.create_connection(server.getsockname())
+    kept += [client, server.accept()[0]]
+    client.setblocking(False)
+    try:
+        while True:
+            queued += client.send(bytes(1 << 20))
+    except BlockingIOError:
+        pass
+print(queued >> 20)
+";
+    let outcome = product().outcome(&["--memory", "64MiB", "-c", fill]);
+    if outcome["end"] == "exited" {
+        let queued: u64 = outcome["stdout"]["text"].as_str().unwrap().trim().parse().unwrap();
+        assert!(queued < 64, "{outcome}");
+    } else {
+        assert_eq!(outcome["end"], "out_of_memory", "{outcome}");
+    }
+}

@@ -233,7 +233,8 @@ fn an_outcome_file_that_cannot_be_written_refuses_the_run() {
 fn a_full_disk_under_the_state_folder_refuses_and_leaves_the_log_whole() {
     needs_root!();
     let product = product();
-    let fill = "mount -t tmpfs -o size=64k tmpfs \"$STATE\"\nhead -c 60000 /dev/zero > \"$STATE/fill\"";
+    let fill =
+        "mount -t tmpfs -o size=64k,mode=700 tmpfs \"$STATE\"\nhead -c 60000 /dev/zero > \"$STATE/fill\"";
     let run = ["run", "--profile", "internal", "--", "sh", "-c", "echo ran"];
     let ran = product.call_after(fill, run);
     refused(&ran);
@@ -244,7 +245,7 @@ fn a_full_disk_under_the_state_folder_refuses_and_leaves_the_log_whole() {
 fn a_state_folder_from_which_nothing_can_be_executed_does() {
     needs_root!();
     let product = product();
-    let noexec = "mount -t tmpfs -o noexec tmpfs \"$STATE\"";
+    let noexec = "mount -t tmpfs -o noexec,mode=700 tmpfs \"$STATE\"";
     let ran = product.call_after(noexec, ["run", "--profile", "internal", "--", "echo", "ran"]);
     assert_eq!(ran.exits(0).stdout, "ran\n");
 }
@@ -266,4 +267,56 @@ fn memory_that_does_not_hold_the_sandbox_itself_is_a_request_to_mend() {
     assert_eq!((&outcome["end"], &outcome["ran"]), (&json!("refused"), &json!("no")), "{outcome}");
     assert_eq!(outcome["error"]["code"], "bad_request", "{outcome}");
     assert!(outcome["error"]["message"].as_str().unwrap().contains("limits.memory"), "{outcome}");
+}
+
+#[test]
+fn a_policy_below_the_working_directory_is_not_picked_up_through_an_empty_home() {
+    let product = product();
+    let config = product.folder().join(".config/cofferdam");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("policy.toml"), "version = 1\nprofile = \"internal\"\n").unwrap();
+    for home in ["", ".", "relative"] {
+        let mut command = product.command(["run", "--", "true"]);
+        command.current_dir(product.folder()).env("HOME", home).env_remove("XDG_CONFIG_HOME");
+        refused(&finish(command));
+    }
+}
+
+#[test]
+fn a_state_folder_that_somebody_else_can_write_is_not_trusted() {
+    needs_root!();
+    use std::os::unix::fs::PermissionsExt;
+    let product = product();
+    std::fs::create_dir_all(product.state()).unwrap();
+    std::os::unix::fs::chown(product.state(), Some(65534), None).unwrap();
+    let ran = product.run(&["--", "true"]);
+    refused(&ran);
+    assert!(ran.stderr.contains("65534"), "{ran:?}");
+    std::os::unix::fs::chown(product.state(), Some(0), None).unwrap();
+    std::fs::set_permissions(product.state(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    refused(&product.run(&["--", "true"]));
+}
+
+#[test]
+fn what_is_no_file_of_a_run_holds_nobody_up() {
+    needs_root!();
+    let product = product();
+    let _ = product.run(&["--", "true"]).exits(0);
+    let place = product.state().join("runs/r_01jd0000000000000000000000");
+    let made = std::process::Command::new("mkfifo").arg(&place).status().unwrap();
+    assert!(made.success());
+    assert_eq!(product.run(&["--", "echo", "ran"]).exits(0).stdout, "ran\n");
+    let _ = product.call(["gc"]).exits(0);
+}
+
+#[test]
+fn a_secret_that_was_typed_in_the_wrong_place_is_not_echoed() {
+    let product = product();
+    for args in [["--env", "hunter2"], ["--pass-env", "TOKEN=hunter2"]] {
+        let mut command = product.command(["run", "--profile", "internal"]);
+        command.args(args).args(["--", "true"]);
+        let ran = finish(command);
+        refused(&ran);
+        assert!(!ran.stderr.contains("hunter2"), "{ran:?}");
+    }
 }

@@ -263,6 +263,45 @@ fn a_reader_that_never_reads_does_not_hold_the_deadline() {
 }
 
 #[test]
+fn a_reader_that_never_reads_does_not_hold_us_against_a_signal() {
+    needs_root!();
+    let product = product();
+    let mut command = product.command([
+        "run",
+        "--profile",
+        "internal",
+        "--",
+        "sh",
+        "-c",
+        "head -c 300000 /dev/zero; echo done >&2",
+    ]);
+    let began = Instant::now();
+    let mut child = start(&mut command);
+    let unread = child.stdout.take();
+    std::thread::sleep(Duration::from_millis(500)); // the program has ended or waits for its reader
+    interrupt(child.id());
+    interrupt(child.id());
+    std::thread::sleep(Duration::from_millis(100));
+    interrupt(child.id());
+    let ran = wait(child, began);
+    drop(unread);
+    assert_eq!(ran.code, 130, "{ran:?}");
+}
+
+#[test]
+fn whoever_started_us_may_ignore_the_end_of_children() {
+    needs_root!();
+    let product = product();
+    let plain = product.command(["run", "--profile", "internal", "--", "sh", "-c", "echo hi; exit 3"]);
+    let mut command = std::process::Command::new("/usr/bin/python3");
+    command.args(["-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"]);
+    command.arg(plain.get_program()).args(plain.get_args()).env("COFFERDAM_STATE", product.state());
+    let ran = cofferdam_testkit::product::finish(command).exits(3);
+    assert_eq!(ran.stdout, "hi\n");
+    assert!(ran.took < Duration::from_secs(10), "{ran:?}");
+}
+
+#[test]
 fn the_first_signal_is_the_programs_and_the_second_kills() {
     needs_root!();
     let product = product();

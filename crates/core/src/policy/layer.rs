@@ -321,6 +321,7 @@ impl Ceiling {
                 });
             }
         }
+        self.check_grace(&asked.limits)?;
         macro_rules! check {
             ($key:literal, $field:ident, $show:expr) => {
                 if let (Some(asked), Some(most)) = (&asked.limits.$field, &self.limits.$field)
@@ -333,6 +334,20 @@ impl Ceiling {
         }
         each_limit!(check);
         Ok(())
+    }
+
+    /// What a program gets altogether is its deadline and its grace.
+    fn check_grace(&self, asked: &LimitsLayer) -> Result<(), OverCeiling> {
+        let (Some(grace), Some(most)) = (asked.grace, self.limits.timeout) else { return Ok(()) };
+        let timeout = asked.timeout.unwrap_or(Limits::DEFAULT.timeout.min(most));
+        if timeout > most || timeout.saturating_add(grace) <= most {
+            return Ok(()); // a timeout above the ceiling is refused by its own name
+        }
+        Err(OverCeiling {
+            key: "limits.grace",
+            asked: format!("{grace:?} after {timeout:?}"),
+            ceiling: format!("{most:?} together"),
+        })
     }
 }
 
@@ -372,6 +387,21 @@ mod tests {
         assert_eq!(error.key, "limits.memory");
         let lowered = Policy::resolve(&[Layer::default()], &ceiling).unwrap();
         assert_eq!(lowered.limits.memory_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn grace_does_not_lengthen_what_the_ceiling_allows() {
+        let seconds = |n| Some(Duration::from_secs(n));
+        let ceiling =
+            Ceiling { limits: LimitsLayer { timeout: seconds(10), ..Default::default() }, profiles: None };
+        let asked = |timeout, grace| Layer {
+            limits: LimitsLayer { timeout, grace, ..Default::default() },
+            ..Default::default()
+        };
+        assert!(Policy::resolve(&[asked(seconds(6), seconds(4))], &ceiling).is_ok());
+        let error = Policy::resolve(&[asked(seconds(6), seconds(5))], &ceiling).unwrap_err();
+        assert_eq!(error.key, "limits.grace");
+        assert_eq!(Policy::resolve(&[asked(None, seconds(1))], &ceiling).unwrap_err().key, "limits.grace");
     }
 
     #[test]

@@ -52,24 +52,37 @@ pub(super) async fn until_the_end(
         Err(error) => Cause::Backend(error),
     };
     if !pumped && !matches!(cause, Cause::Output(_) | Cause::OutputLimit | Cause::Backend(_)) {
-        cause = last_words(pumping, cause).await;
+        cause = last_words(pumping, streams, cause).await;
     }
     Ended { cause, ran_for, first_output: pump.first(), halting }
 }
 
 /// Delivers what was in the pipes when everything died. A program that ended by itself may take as
-/// long as its reader does; one that was killed may not.
-async fn last_words(pumping: impl Future<Output = Result<(), Cause>>, cause: Cause) -> Cause {
-    let result = if matches!(cause, Cause::Program(..)) {
-        pumping.await
-    } else {
-        tokio::time::timeout(LAST_WORDS, pumping).await.unwrap_or(Ok(()))
+/// long as its reader does, or until somebody tells us to stop; one that was killed may not.
+async fn last_words(
+    pumping: impl Future<Output = Result<(), Cause>>,
+    streams: &dyn Streams,
+    cause: Cause,
+) -> Cause {
+    let most = if matches!(cause, Cause::Program(..)) { Duration::MAX } else { LAST_WORDS };
+    let result = tokio::select! {
+        result = pumping => result,
+        () = sleep(most) => Ok(()),
+        _ = streams.interrupt() => Err(Cause::User),
     };
     match (result, cause) {
         // The program's own end is the truth, unless its output could not be delivered.
-        (Err(cause @ (Cause::Output(_) | Cause::OutputLimit)), Cause::Program(..)) => cause,
+        (Err(new @ (Cause::Output(_) | Cause::OutputLimit | Cause::User)), Cause::Program(..)) => new,
         (_, cause) => cause,
     }
+}
+
+/// Sleeps; for ever if that is asked for.
+async fn sleep(time: Duration) {
+    if time == Duration::MAX {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(time).await;
 }
 
 /// Waits for the first thing that ends a program, other than its output.
@@ -80,7 +93,7 @@ async fn first_end(running: &dyn Running, limits: &Limits, streams: &dyn Streams
     loop {
         tokio::select! {
             ending = running.wait() => return of_wait(ending, passed_on),
-            () = &mut deadline => return after_grace(running, limits.grace).await,
+            () = &mut deadline => return after_grace(running, limits.grace, streams).await,
             signal = streams.interrupt() => {
                 // The first is the program's to deal with; the second is meant for us.
                 if !passed_on.is_empty() {
@@ -102,10 +115,15 @@ fn of_wait(ending: Result<Ending, BackendError>, passed_on: Vec<i32>) -> Cause {
     }
 }
 
-/// The deadline has passed. With grace, the program is asked to end first.
-async fn after_grace(running: &dyn Running, grace: Duration) -> Cause {
+/// The deadline has passed. With grace, the program is asked to end first, unless somebody tells us
+/// not to wait.
+async fn after_grace(running: &dyn Running, grace: Duration, streams: &dyn Streams) -> Cause {
     if !grace.is_zero() && running.signal(TERM).await.is_ok() {
-        let _ = tokio::time::timeout(grace, running.wait()).await; // either way it timed out
+        tokio::select! {
+            _ = running.wait() => {} // whichever it is, it timed out
+            () = tokio::time::sleep(grace) => {}
+            _ = streams.interrupt() => {}
+        }
     }
     Cause::Deadline
 }

@@ -360,11 +360,13 @@ impl Launch {
         let image = child::Image::new(&self, program.as_fd());
         // A handler of ours must not run in the child, where it would act on what is shared.
         let blocked = process::SignalsBlocked::all().map_err(failed("block signals"))?;
+        let owner = self.ids.root_outside.map(|_| process::ActingAs::user(self.ids.outside));
+        let owner = owner.transpose().map_err(failed("act as the sandbox's user"))?;
         let (pid, pidfd) = clone_into(self.born_in.as_ref().map(AsFd::as_fd), || {
             child::run(&image, gate_read.as_fd(), gate_write.as_raw_fd(), failure_write.as_fd())
         })
         .map_err(failed("create the namespaces"))?;
-        drop(blocked);
+        drop((blocked, owner));
         drop((gate_read, failure_write));
         // From here on, dropping `launched` kills and reaps the child.
         let mut launched = Launched {
@@ -517,9 +519,12 @@ impl Launched {
     }
 }
 
+/// How long a drop waits for what it killed.
+const PARTING: std::time::Duration = std::time::Duration::from_secs(2);
+
 impl Drop for Launched {
     fn drop(&mut self) {
-        if self.kill().is_ok() {
+        if self.kill().is_ok() && process::readable_within(self.pidfd(), PARTING) {
             let _ = self.reap(); // nothing is left to tell it to; the sweep looks again
         }
     }
