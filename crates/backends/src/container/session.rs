@@ -30,7 +30,7 @@ use super::ids::IdBlock;
 use super::{Host, interpreter, root};
 use crate::agent::{self, Agent};
 
-/// Ceilings that each process has for itself: descriptors as `security.md` proposes (1,024), no
+/// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
 /// core files, no real-time priority, and small bounds on what the kernel keeps for a user.
 pub(super) const RLIMITS: [(Resource, u64); 6] = [
     (Resource::Core, 0),

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use cofferdam_sys::fd;
 
-/// What is kept of the beginning, and as much of the end, in bytes: `interface.md` 3.
+/// What is kept of the beginning, and as much of the end, in bytes.
 pub(crate) const KEPT_BYTES: u64 = 5 << 20;
 
 /// How much is read back at once, in bytes.

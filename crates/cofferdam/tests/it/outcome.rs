@@ -87,7 +87,7 @@ fn text_that_would_drive_a_terminal_or_break_json_stays_data() {
     assert_eq!(ran.json()["stdout"]["text"], text);
 }
 
-/// 10 GB of output, as much as the issue that asked for this names.
+/// 10 GB of output: a thousand times what is kept.
 const FLOOD: u64 = 10_000_000_000;
 
 #[test]
