@@ -275,7 +275,7 @@ pub struct Times {
     pub total: Duration,
     /// Decision and choice of the backend.
     pub select: Duration,
-    /// From the choice to a sandbox that takes a program.
+    /// From the choice to a program that runs.
     pub open: Duration,
     /// From the request to the first byte of output, if there was one.
     pub first_output: Option<Duration>,

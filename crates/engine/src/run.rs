@@ -190,9 +190,8 @@ impl<'a> Story<'a> {
             Ok(session) => session,
             Err(error) => return self.failed(Ran::No, fault::of_backend(&error)),
         };
-        self.times.open = opening.elapsed();
         self.outcome.enforced = session.enforced().clone();
-        let (told, clean) = self.in_session(request, session, &limits, streams).await;
+        let (told, clean) = self.in_session(request, session, opening, &limits, streams).await;
         if !clean {
             lock.leave_to_sweep();
         }
@@ -203,10 +202,13 @@ impl<'a> Story<'a> {
         mut self,
         request: Request,
         mut session: Box<dyn Session>,
+        opening: Instant,
         limits: &Limits,
         streams: &dyn Streams,
     ) -> (Told<'a>, bool) {
         let started = self.start(request, session.as_mut(), streams).await;
+        // Not before the program runs: a backend may still be setting up when `open` returns.
+        self.times.open = opening.elapsed();
         let (ended, closing) = match started {
             Ok(running) => {
                 let running = running.as_ref();

@@ -127,8 +127,8 @@ Examples:
   cofferdam run --profile internal --timeout 10s --memory 256MiB --json job.py
 
 FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or -- is
-the program's own. The sandbox has the host's /usr and, in /workspace, FILE alone: this version shows
-it none of your other files. Pass data through standard input (`< /dev/null` keeps it from being read).
+the program's own. The sandbox has the host's /usr and, in /workspace, FILE alone: this version
+shows it none of your other files. Pass data through standard input (`< /dev/null` closes it).
 
 Exit codes: the program's own; 124 timed out; 125 refused; 126 and 127 can't be executed, not
 found; 128+n ended by signal n; 130 cancelled; 137 out of memory; 141 output closed; 153 output

@@ -148,7 +148,7 @@ struct TimesJson {
     total: f64,
     /// Decision and choice of the backend.
     select: f64,
-    /// From the choice to a sandbox that takes a program.
+    /// From the choice to a program that runs.
     open: f64,
     /// From the request to the first byte of output; null where there was none.
     first_output: Option<f64>,
