@@ -64,13 +64,24 @@ fn open_kept(path: &Path) -> io::Result<std::fs::File> {
     if ours && executable { Ok(file) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
+/// Whether a name in the folder is one that a build gave: of a program, or of one being written.
+fn is_ours(name: &str) -> bool {
+    let hash = |rest: &str| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_prefix(KEPT_PREFIX).is_some_and(hash) || name.strip_prefix(UNFINISHED).is_some_and(number)
+}
+
 /// Puts the program into its folder, in place of those of other builds.
 fn keep(folder: &Path, path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let found = std::fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.uid() != process::effective_user() || found.mode() & 0o022 != 0 {
+        return Err(io::ErrorKind::PermissionDenied.into()); // a link, or somebody else's
+    }
     for other in std::fs::read_dir(folder)?.flatten() {
         let name = other.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(KEPT_PREFIX) || name.starts_with(UNFINISHED) {
+        if is_ours(&name) {
             let _ = std::fs::remove_file(other.path()); // gone already, or in use, which it stays
         }
     }
@@ -254,6 +265,27 @@ mod tests {
         std::fs::write(&path, b"#!/bin/sh\n").unwrap();
         assert!(matches!(kept_in(&place), Program::Open(_)));
         assert_eq!(std::fs::read(&path).unwrap(), PROGRAM);
+    }
+
+    #[test]
+    fn a_folder_behind_a_link_is_not_used_and_nothing_in_it_is_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("agent"));
+        std::fs::create_dir(&target).unwrap();
+        let other = target.join(format!("{KEPT_PREFIX}0123456789abcdef"));
+        std::fs::write(&other, "somebody's").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(matches!(kept_in(&link), Program::InMemory(_)));
+        assert_eq!(std::fs::read_dir(&target).unwrap().count(), 1);
+        assert_eq!(std::fs::read(&other).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn only_names_that_a_build_gave_are_replaced() {
+        assert!(is_ours("cofferdam-guest-0123456789abcdef") && is_ours(".new-17"));
+        for name in ["cofferdam-guest-mine.txt", "cofferdam-guest-", "cofferdam-guest", ".new-x", "notes"] {
+            assert!(!is_ours(name), "{name}");
+        }
     }
 
     #[test]

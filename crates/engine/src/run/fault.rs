@@ -69,6 +69,8 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
     const ENOENT: i32 = 2;
     const E2BIG: i32 = 7;
     const ENOEXEC: i32 = 8;
+    const EAGAIN: i32 = 11;
+    const ENOMEM: i32 = 12;
     let message = format!("could not start `{}`: {source}", program.escape_debug());
     match source.raw_os_error() {
         Some(ENOENT) => fault(
@@ -81,6 +83,12 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
             FaultCode::NotExecutable,
             message,
             "give a script a first line like #!/bin/sh, or name its interpreter before it",
+        ),
+        // Not our own limits, which leave room for the program itself.
+        Some(EAGAIN | ENOMEM) => fault(
+            FaultCode::HostError,
+            message,
+            "allow more processes or memory outside: in the cgroup or by the ulimits of who started this",
         ),
         Some(E2BIG) => fault(FaultCode::NotExecutable, message, "pass large data through standard input"),
         _ => {
