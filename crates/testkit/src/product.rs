@@ -134,6 +134,15 @@ impl Product {
     }
 }
 
+impl Drop for Product {
+    /// Removes what a killed run left, while there is still a state folder that knows of it.
+    fn drop(&mut self) {
+        if self.state().join("runs").is_dir() {
+            let _ = self.command(["gc"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
+}
+
 impl Ran {
     /// Standard output as one JSON value.
     #[must_use]
