@@ -171,11 +171,10 @@ impl<'a> Story<'a> {
     ) -> Told<'a> {
         let Selected { name, backend, why, gaps } = selected;
         let limits = grant.limits().clone();
-        let opened = Event::SandboxOpened {
-            backend: name,
-            enforced: backend.offers().enforced().clone(),
-            gaps: gaps.clone(),
-        };
+        // What was accepted as missing isn't in force, whatever the host has in general.
+        let mut enforced = backend.offers().enforced().clone();
+        enforced.retain(|capability| gaps.iter().all(|gap| gap.capability != *capability));
+        let opened = Event::SandboxOpened { backend: name, enforced, gaps: gaps.clone() };
         self.outcome.backend = Some((name, why));
         self.outcome.gaps = gaps;
         let lock = match self.engine.state.begin(self.run, name, &backend.traces(self.run)) {

@@ -56,9 +56,10 @@ const PIPE_BYTES: i32 = 256 << 10;
 pub(super) struct ContainerSession {
     enforced: BTreeSet<Capability>,
     environment: Vec<Variable>,
-    inside: Arc<Inside>,
-    /// The processes, until they are dead.
+    /// The processes, until they are dead. Before their cgroups, which are dropped next: a group can
+    /// be removed only when it is empty.
     launched: Launched,
+    inside: Arc<Inside>,
     memory_bytes: u64,
     halted: Option<Left>,
     _ids: IdBlock,
@@ -83,7 +84,8 @@ fn of_launch(error: LaunchError) -> BackendError {
     BackendError::Host { action: error.action, source: error.source }
 }
 
-/// Starts a container and waits until its agent is there.
+/// Starts a container. Its agent may still be on its way: what goes wrong there shows at the first
+/// thing that is asked of it.
 pub(super) async fn open(
     host: &Host,
     kept: &Path,

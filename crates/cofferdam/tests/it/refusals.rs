@@ -70,6 +70,21 @@ fn an_accepted_gap_runs_and_is_reported() {
 }
 
 #[test]
+fn what_this_grant_rules_out_is_in_force_neither_in_the_outcome_nor_in_the_log() {
+    needs_root!();
+    let product = product();
+    let outcome =
+        product.outcome(&["--memory", "64MiB", "--disk", "1GiB", "--accept-gap", "disk", "--", "true"]);
+    assert_eq!(outcome["gaps"][0]["name"], "disk", "{outcome}");
+    assert!(!outcome["enforced"].as_array().unwrap().contains(&json!("disk")), "{outcome}");
+    let log = product.call(["audit", "show", "last", "--json"]).exits(0).stdout;
+    let opened = log.lines().find(|line| line.contains("sandbox.opened")).unwrap();
+    let opened: serde_json::Value = serde_json::from_str(opened).unwrap();
+    assert_eq!(opened["enforced"].as_array().unwrap().len(), 9, "{opened}");
+    assert!(!opened["enforced"].as_array().unwrap().contains(&json!("disk")), "{opened}");
+}
+
+#[test]
 fn a_capability_that_is_demanded_and_given_up_is_a_contradiction() {
     let ran = product().run(&["--require", "memory", "--accept-gap", "memory", "--", "true"]);
     refused(&ran);
