@@ -245,7 +245,7 @@ fn an_outcome_file_that_cannot_be_written_refuses_the_run() {
 }
 
 #[test]
-fn a_full_disk_under_the_state_folder_refuses_and_leaves_the_log_whole() {
+fn a_full_disk_under_the_state_folder_refuses_with_its_reason() {
     needs_root!();
     let product = product();
     let fill =
