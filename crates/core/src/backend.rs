@@ -19,12 +19,14 @@ use std::collections::BTreeSet;
 use std::ffi::{CString, NulError};
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 
+use crate::artifact::Collect;
 use crate::capability::{Capability, Gap, Offers};
 use crate::grant::Grant;
 use crate::outcome::{LimitName, RunId, Usage};
-use crate::request::{Argv, File, FileName, Lang, Origin, Program, Script};
+use crate::request::{Argv, File, FileName, Lang, Origin, Program, Script, Variable, WindowSize};
 
 /// A standard future on the heap, so that these traits can be used as objects.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -110,6 +112,14 @@ pub trait Session: Send {
     /// [`BackendError::Host`] if something may still be alive.
     fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>>;
 
+    /// Hands over whatever differs in the working directory from what was shown there. Only after
+    /// [`Session::halt`], since nothing may change meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Collect`] is the receiver's own failure; [`BackendError::Host`] is ours.
+    fn get<'a>(&'a mut self, receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>>;
+
     /// Destroys the sandbox and whatever the host kept for it.
     ///
     /// # Errors
@@ -123,6 +133,10 @@ pub trait Session: Send {
 pub struct Exec {
     /// The program.
     pub program: Program,
+    /// Variables for it alone, on top of those that were granted.
+    pub environment: Vec<Variable>,
+    /// A private terminal of this size, which is then all three streams.
+    pub terminal: Option<WindowSize>,
     /// Whether standard input will be written. Otherwise it is empty from the start.
     pub stdin: bool,
 }
@@ -141,6 +155,10 @@ pub trait Running: Send + Sync {
 
     /// Sends a signal to the program. One that has ended is not an error.
     fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>>;
+
+    /// Tells the program that its terminal has another size. Without a terminal, or once it has
+    /// ended, there is nobody to tell, which is not an error.
+    fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>>;
 
     /// Waits until the program, or the sandbox under it, has ended. Safe to drop while waiting and
     /// to call again.
@@ -185,6 +203,12 @@ pub struct Left {
 /// The backend failed; the program's own failures are an [`Ending`].
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
+    /// What a program changed could not be taken out.
+    #[error("could not write what the program changed")]
+    Collect {
+        /// What the receiver's file system said.
+        source: io::Error,
+    },
     /// The program could not be started.
     #[error("could not start `{}`: {source}", program.to_string_lossy())]
     Exec {
@@ -203,6 +227,16 @@ pub enum BackendError {
         action: String,
         /// What the host said.
         source: io::Error,
+    },
+    /// Files of the host can't be shown.
+    #[error("could not show {}: {why}", path.display())]
+    Files {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// What to do about it.
+        fix: String,
     },
     /// A limit leaves no room for the sandbox itself.
     #[error("{limit} is too little for the sandbox itself")]

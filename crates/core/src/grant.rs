@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::capability::Capability;
+use crate::files::Files;
 use crate::policy::{BackendName, CredentialRule, Limits, NetworkRule, Policy, PolicyHash, Profile};
 use crate::request::Variable;
 
@@ -20,11 +21,13 @@ pub struct Grant {
     backend: Option<BackendName>,
     limits: Limits,
     environment: Vec<Variable>,
+    files: Files,
     network: Vec<NetworkRule>,
     credentials: Vec<CredentialRule>,
     asks: BTreeSet<Capability>,
     accepted: BTreeSet<Capability>,
     policy: PolicyHash,
+    sandbox: String,
 }
 
 impl Grant {
@@ -35,12 +38,14 @@ impl Grant {
             profile: policy.profile,
             backend: policy.backend,
             limits: policy.limits.clone(),
+            files: policy.files.clone(),
             environment: environment.passed.iter().chain(&environment.set).cloned().collect(),
             network: policy.network.clone(),
             credentials: policy.credentials.clone(),
             asks,
             accepted: policy.accept_gaps.clone(),
             policy: hash,
+            sandbox: policy.canonical_for_sandbox(),
         }
     }
 
@@ -68,6 +73,12 @@ impl Grant {
         &self.environment
     }
 
+    /// The files of the host that the program sees.
+    #[must_use]
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
     /// Where the program may connect.
     #[must_use]
     pub fn network(&self) -> &[NetworkRule] {
@@ -90,6 +101,14 @@ impl Grant {
     #[must_use]
     pub fn accepted(&self) -> &BTreeSet<Capability> {
         &self.accepted
+    }
+
+    /// Whether a sandbox that was opened for `other` is exactly what this grant asks for: the same in
+    /// everything that a sandbox enforces. What is held outside of it (the deadline, the output
+    /// limit) may differ.
+    #[must_use]
+    pub fn same_sandbox(&self, other: &Grant) -> bool {
+        self.sandbox == other.sandbox && self.asks == other.asks && self.environment == other.environment
     }
 
     /// The hash of the policy that permitted the run.

@@ -4,20 +4,24 @@
 //!
 //! 1. [`request`]: what somebody asks to have run.
 //! 2. [`policy`]: what is allowed, as layers that are resolved into one policy, and `decide`.
-//! 3. [`grant`]: the evaluated permission of one run; only `decide` makes one.
-//! 4. [`capability`]: the vocabulary in which a backend says what it enforces.
-//! 5. [`backend`]: the contract between the engine and anything that runs code.
-//! 6. [`outcome`]: what happened, in the words that users script against.
-//! 7. [`audit`]: the events that are written before the things they record.
+//! 3. [`files`]: the files of the host that a run sees.
+//! 4. [`grant`]: the evaluated permission of one run; only `decide` makes one.
+//! 5. [`capability`]: the vocabulary in which a backend says what it enforces.
+//! 6. [`backend`]: the contract between the engine and anything that runs code.
+//! 7. [`artifact`]: what a program changed, and what of that may come out.
+//! 8. [`outcome`]: what happened, in the words that users script against.
+//! 9. [`audit`]: the events that are written before the things they record.
 //!
 //! # What this crate must not know
 //!
 //! Files, sockets, clocks, async runtimes, serialization. Everything here is a value or a total
 //! function of values, so a decision can be replayed from the log.
 
+pub mod artifact;
 pub mod audit;
 pub mod backend;
 pub mod capability;
+pub mod files;
 pub mod grant;
 pub mod outcome;
 pub mod policy;

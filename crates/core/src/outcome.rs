@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::artifact::{Artifact, Rejected};
 use crate::capability::{Capability, Gap};
 use crate::policy::{BackendName, PolicyHash, Profile};
 
@@ -80,6 +81,10 @@ pub struct Outcome {
     pub enforced: BTreeSet<Capability>,
     /// What was accepted as missing.
     pub gaps: Vec<Gap>,
+    /// Files that were taken out.
+    pub artifacts: Vec<Artifact>,
+    /// What was not taken out, and why.
+    pub rejected: Vec<Rejected>,
     /// The policy's hash, where one was resolved.
     pub policy: Option<PolicyHash>,
     /// Where the audit log has it.

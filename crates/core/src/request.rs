@@ -14,10 +14,23 @@ pub struct Request {
     pub program: Program,
     /// Files to put into the working directory first.
     pub files: Vec<File>,
+    /// Variables for this program alone, on top of those of the policy; a later one of a name wins.
+    pub environment: Vec<Variable>,
     /// Words that travel to the Outcome and the audit unchanged.
     pub labels: BTreeMap<String, String>,
-    /// Whether the program gets a private terminal.
-    pub tty: bool,
+    /// The private terminal that the program gets, if it gets one.
+    pub terminal: Option<WindowSize>,
+    /// Whether what the program changes in its working directory is taken out.
+    pub collect: bool,
+}
+
+/// The size of a terminal's window, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowSize {
+    /// Columns.
+    pub columns: u16,
+    /// Rows.
+    pub rows: u16,
 }
 
 /// What to run. A backend says by `fit` whether it can.

@@ -253,7 +253,12 @@ impl<'a> Story<'a> {
         for file in request.files {
             session.put(file).await.map_err(|error| fault::of_backend(&error))?;
         }
-        let exec = Exec { program: request.program, stdin };
+        let exec = Exec {
+            program: request.program,
+            environment: request.environment,
+            terminal: request.terminal,
+            stdin,
+        };
         session.exec(exec).await.map_err(|error| fault::of_backend(&error))
     }
 
@@ -315,6 +320,8 @@ impl Told<'_> {
             left_processes: outcome.left_processes,
             enforced: outcome.enforced,
             gaps: outcome.gaps,
+            artifacts: vec![],
+            rejected: vec![],
             policy: outcome.policy,
             audit: span,
         }

@@ -84,7 +84,14 @@ fn only(backend: &Scripted) -> Vec<Candidate> {
 fn run_in(engine: &Engine, layer: Layer, streams: &Collected) -> Outcome {
     let policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
     let program = Program::Command(Argv::new(c"prog".into(), vec![]));
-    let request = Request { program, files: vec![], labels: BTreeMap::new(), tty: false };
+    let request = Request {
+        program,
+        files: vec![],
+        environment: vec![],
+        labels: BTreeMap::new(),
+        terminal: None,
+        collect: false,
+    };
     let grant = decide(&policy, policy_hash(&policy), &request).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(engine.run(&RunId::new(1, [7; 10]), request, grant, streams))

@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{
     Backend, BackendError, Boxed, Ending, Exec, Fit, Left, Output, Running, Session,
 };
 use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::request::{File, Program};
+use cofferdam_core::request::{File, Program, WindowSize};
 
 /// What its programs do.
 #[derive(Clone, Debug)]
@@ -130,6 +131,12 @@ impl Session for ScriptedSession {
         Box::pin(async { Ok(left) })
     }
 
+    fn get<'a>(&'a mut self, _: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
+        assert!(self.halted, "files were taken from a session that still runs");
+        self.backend.note("get");
+        Box::pin(async { Ok(()) })
+    }
+
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
         assert!(self.halted, "a session was closed before it was halted");
         self.closed = true;
@@ -160,6 +167,11 @@ impl Running for ScriptedRunning {
 
     fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
         self.backend.note(format!("signal {signal}"));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
+        self.backend.note(format!("resize {}x{}", size.columns, size.rows));
         Box::pin(async { Ok(()) })
     }
 

@@ -8,13 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{
     BackendError, Boxed, Ending, Exec, Left, Output, Running, Session, as_command,
 };
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{LimitName, Usage};
-use cofferdam_core::request::{File, Variable};
+use cofferdam_core::request::{File, Variable, WindowSize};
 use cofferdam_guest::wire::FromGuest;
 use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
@@ -192,6 +193,10 @@ impl Session for ContainerSession {
             self.halted = Some(left.clone());
             Ok(left)
         })
+    }
+
+    fn get<'a>(&'a mut self, _receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
+        Box::pin(async { Ok(()) })
     }
 
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
@@ -409,6 +414,10 @@ impl Running for ContainerRunning {
 
     fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
         Box::pin(self.inside.agent.signal(signal))
+    }
+
+    fn resize(&self, _size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(async { Ok(()) })
     }
 
     fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {

@@ -257,6 +257,7 @@ files = 100000
                 files: when(6, 0),
                 output_bytes: when(7, 1 << 40),
             },
+            files: Default::default(),
             environment: cofferdam_core::policy::Environment {
                 set: set[..seed as usize % 4]
                     .iter()

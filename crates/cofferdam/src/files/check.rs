@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt as _;
 
 use cofferdam_core::policy::{
-    CredentialRule, Environment, Layer, Limits, LimitsLayer, NetworkRule, Protocol,
+    CredentialRule, Environment, FilesLayer, Layer, Limits, LimitsLayer, NetworkRule, Protocol,
 };
 use cofferdam_core::request::Variable;
 
@@ -49,6 +49,7 @@ pub(crate) fn alone(
         backend: file.backend.as_ref().map(|backend| backend.value.0),
         limits: limits(&file.limits),
         environment: Environment { set: set(file, source)?, passed },
+        files: FilesLayer::default(),
         network,
         credentials: credentials.iter().map(credential).collect(),
         accept_gaps: file.accept_gaps.iter().map(|gap| gap.value.0).collect(),

@@ -59,6 +59,8 @@ pub(crate) fn never_ran(run: &RunId, labels: BTreeMap<String, String>, fault: Fa
         left_processes: 0,
         enforced: BTreeSet::new(),
         gaps: vec![],
+        artifacts: vec![],
+        rejected: vec![],
         policy: None,
         audit: None,
     }

@@ -685,6 +685,8 @@ pub(crate) mod tests {
                 why: "no controller".into(),
                 fix: "mount it".into(),
             }],
+            artifacts: vec![],
+            rejected: vec![],
             policy: Some(PolicyHash("00".into())),
             audit: Some(AuditSpan { first: 10, last: 14, head: format!("sha256:{}", "0".repeat(64)) }),
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{BackendName, Cpus, CredentialRule, Limits, NetworkRule, Policy, Profile};
 use crate::capability::Capability;
+use crate::files::{Files, Pattern, Python, Shown, Workspace};
 use crate::request::Variable;
 
 /// What the program finds in its environment, beyond what the sandbox itself sets.
@@ -31,6 +32,8 @@ pub struct Layer {
     pub limits: LimitsLayer,
     /// Added to the environment of the layers below; a later value for a name wins.
     pub environment: Environment,
+    /// Files of the host.
+    pub files: FilesLayer,
     /// Added to the rules of the layers below.
     pub network: Vec<NetworkRule>,
     /// Added to the credentials of the layers below.
@@ -39,6 +42,21 @@ pub struct Layer {
     pub accept_gaps: BTreeSet<Capability>,
     /// Added to what the layers below demand.
     pub require: BTreeSet<Capability>,
+}
+
+/// Files of the host, as far as a layer names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesLayer {
+    /// See [`Files::workspace`].
+    pub workspace: Option<Workspace>,
+    /// Added to what the layers below show.
+    pub shown: Vec<Shown>,
+    /// Added to what the layers below hide.
+    pub hide: Vec<Pattern>,
+    /// Added to what the layers below let out.
+    pub keep: Vec<Pattern>,
+    /// See [`Files::python`].
+    pub python: Option<Python>,
 }
 
 /// Limits, as far as a layer sets them. Units as in [`Limits`].
@@ -136,6 +154,7 @@ impl Policy {
             backend: sum.backend.flatten(),
             limits: sum.limits.within(&ceiling.limits),
             environment: sum.environment,
+            files: sum.files.into_files(),
             network: sum.network,
             credentials: sum.credentials,
             accept_gaps: sum.accept_gaps,
@@ -152,6 +171,7 @@ impl Layer {
         self.limits.overlay(&above.limits);
         replace_by_name(&mut self.environment.set, &above.environment.set);
         replace_by_name(&mut self.environment.passed, &above.environment.passed);
+        self.files.overlay(&above.files);
         self.network.extend_from_slice(&above.network);
         self.credentials.extend_from_slice(&above.credentials);
         self.accept_gaps.extend(&above.accept_gaps);
@@ -177,6 +197,7 @@ impl Layer {
             return wider("backend", None, format!("it is `{theirs}` there"));
         }
         self.limits.narrows(&base.limits)?;
+        self.files.narrows(&base.files)?;
         if let Some(gap) = self.accept_gaps.difference(&base.accept_gaps).next() {
             return wider("accept_gaps", None, format!("`{gap}` is not accepted there"));
         }
@@ -225,6 +246,7 @@ impl Layer {
             backend: self.backend.or(base.backend),
             limits,
             environment: Environment { set, passed },
+            files: self.files.over(&base.files),
             network: own_or(&self.network, &base.network),
             credentials: if self.credentials.is_empty() {
                 base.credentials.clone()
@@ -235,6 +257,61 @@ impl Layer {
             require: base.require.union(&self.require).copied().collect(),
         }
     }
+}
+
+impl FilesLayer {
+    /// Puts what a stronger layer names on top of this.
+    fn overlay(&mut self, above: &FilesLayer) {
+        self.workspace = above.workspace.clone().or(self.workspace.take());
+        for shown in &above.shown {
+            self.shown.retain(|old| old.guest != shown.guest);
+            self.shown.push(shown.clone());
+        }
+        add_new(&mut self.hide, &above.hide);
+        add_new(&mut self.keep, &above.keep);
+        self.python = above.python.clone().or(self.python.take());
+    }
+
+    /// Checks that this layer shows and lets out nothing that `base` doesn't.
+    fn narrows(&self, base: &FilesLayer) -> Result<(), Widening> {
+        let wider = |key, index, why: &str| Err(Widening { key, index, why: why.to_owned() });
+        if self.workspace.is_some() && self.workspace != base.workspace {
+            return wider("files.workspace", None, "another folder is shown there, or none");
+        }
+        if let Some(index) = self.shown.iter().position(|shown| !base.shown.contains(shown)) {
+            return wider("files.inputs", Some(index), "it is not shown there");
+        }
+        if let Some(index) = self.keep.iter().position(|pattern| !base.keep.contains(pattern)) {
+            return wider("files.keep", Some(index), "it is not let out there");
+        }
+        Ok(())
+    }
+
+    /// This on top of a base that it narrows: what is hidden there stays hidden.
+    fn over(&self, base: &FilesLayer) -> FilesLayer {
+        let mut hide = base.hide.clone();
+        add_new(&mut hide, &self.hide);
+        FilesLayer {
+            workspace: self.workspace.clone().or(base.workspace.clone()),
+            shown: if self.shown.is_empty() { base.shown.clone() } else { self.shown.clone() },
+            hide,
+            keep: self.keep.clone(),
+            python: self.python.clone().or(base.python.clone()),
+        }
+    }
+
+    fn into_files(self) -> Files {
+        let FilesLayer { workspace, shown, hide, keep, python } = self;
+        Files { workspace, shown, hide, keep, python }
+    }
+}
+
+/// Adds patterns that aren't there yet, in their own order, so that policies that say the same have the
+/// same canonical text.
+fn add_new(below: &mut Vec<Pattern>, above: &[Pattern]) {
+    below.extend_from_slice(above);
+    below.sort();
+    below.dedup();
 }
 
 impl CredentialRule {
@@ -424,6 +501,21 @@ mod tests {
         assert_eq!(open.narrows(&base).unwrap_err().key, "network.allow");
         assert!(open.narrows(&open).is_ok());
         assert_eq!(Layer::default().narrows(&open).unwrap().network, open.network);
+    }
+
+    #[test]
+    fn extending_shows_and_lets_out_no_more_and_hides_no_less() {
+        let pattern = |text: &str| Pattern::new(text).unwrap();
+        let files = |files: FilesLayer| Layer { files, ..Default::default() };
+        let base = files(FilesLayer { hide: vec![pattern("secret")], ..Default::default() });
+        let workspace = Some(Workspace { host: "/w".into(), copy: false });
+        let more = files(FilesLayer { workspace, ..Default::default() });
+        assert_eq!(more.narrows(&base).unwrap_err().key, "files.workspace");
+        let out = files(FilesLayer { keep: vec![pattern(".envrc")], ..Default::default() });
+        assert_eq!(out.narrows(&base).unwrap_err().key, "files.keep");
+        let less = files(FilesLayer { hide: vec![pattern("other")], ..Default::default() });
+        assert_eq!(less.narrows(&base).unwrap().files.hide, [pattern("other"), pattern("secret")]);
+        assert_eq!(Layer::default().narrows(&more).unwrap().files, more.files);
     }
 
     #[test]

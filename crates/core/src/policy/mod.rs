@@ -12,12 +12,13 @@ mod profile;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-pub use layer::{Ceiling, Environment, Layer, LimitsLayer, OverCeiling, Widening};
+pub use layer::{Ceiling, Environment, FilesLayer, Layer, LimitsLayer, OverCeiling, Widening};
 pub use limits::{Cpus, Limits};
 pub use network::{BadHost, CredentialRule, HostPattern, NetworkRule, Protocol};
 pub use profile::{BackendName, Profile, UnknownName};
 
 use crate::capability::Capability;
+use crate::files::Files;
 use crate::grant::Grant;
 use crate::request::{Request, Variable};
 
@@ -32,6 +33,8 @@ pub struct Policy {
     pub limits: Limits,
     /// What the program finds in its environment.
     pub environment: Environment,
+    /// The files of the host that it sees.
+    pub files: Files,
     /// Where it may connect. Empty means nowhere.
     pub network: Vec<NetworkRule>,
     /// Credentials that are minted for it.
@@ -65,20 +68,52 @@ impl Policy {
     /// policy's hash is made of. Values that were passed in from the host appear by name alone.
     #[must_use]
     pub fn canonical(&self) -> String {
+        let mut text = self.canonical_for_sandbox();
+        let Limits { timeout, grace, output_bytes, .. } = &self.limits;
+        let _ = writeln!(text, "limits.held = {timeout:?} {grace:?} {output_bytes:?}"); // as below
+        text
+    }
+
+    /// The same without what is held outside of a sandbox: the deadline, its grace and the limit of
+    /// output. Two policies with the same text here can be served by the same kind of sandbox.
+    #[must_use]
+    pub fn canonical_for_sandbox(&self) -> String {
+        let Policy {
+            profile,
+            backend,
+            limits,
+            environment,
+            files,
+            network,
+            credentials,
+            accept_gaps,
+            require,
+        } = self;
+        let Limits {
+            timeout: _,
+            grace: _,
+            memory_bytes,
+            cpus,
+            pids,
+            disk_bytes,
+            files: entries,
+            output_bytes: _,
+        } = limits;
         let mut text = String::new();
         let mut line = |key: &str, value: &dyn std::fmt::Debug| {
             let _ = writeln!(text, "{key} = {value:?}"); // writing to a String can't fail
         };
-        line("profile", &self.profile.name());
-        line("backend", &self.backend.map_or("auto", BackendName::name));
-        line("limits", &self.limits);
-        line("environment.set", &self.environment.set);
-        let passed: Vec<_> = self.environment.passed.iter().map(Variable::name).collect();
+        line("profile", &profile.name());
+        line("backend", &backend.map_or("auto", BackendName::name));
+        line("limits", &(memory_bytes, cpus, pids, disk_bytes, entries));
+        line("environment.set", &environment.set);
+        let passed: Vec<_> = environment.passed.iter().map(Variable::name).collect();
         line("environment.pass", &passed);
-        line("network", &self.network);
-        line("credentials", &self.credentials);
-        line("accept_gaps", &self.accept_gaps);
-        line("require", &self.require);
+        line("files", files);
+        line("network", network);
+        line("credentials", credentials);
+        line("accept_gaps", accept_gaps);
+        line("require", require);
         text
     }
 
@@ -96,7 +131,7 @@ impl Policy {
         if !self.credentials.is_empty() {
             asked.insert(Capability::Credentials);
         }
-        if request.tty {
+        if request.terminal.is_some() {
             asked.insert(Capability::Tty);
         }
         asked
@@ -164,6 +199,7 @@ impl Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{Pattern, Workspace};
     use crate::request::{Argv, Program};
 
     fn request() -> Request {
@@ -171,7 +207,9 @@ mod tests {
             program: Program::Command(Argv::new(c"true".into(), vec![])),
             files: vec![],
             labels: Default::default(),
-            tty: false,
+            environment: vec![],
+            terminal: None,
+            collect: false,
         }
     }
 
@@ -232,6 +270,11 @@ mod tests {
             |p: &mut Policy| p.network = vec![NetworkRule::https(HostPattern::parse("a.test").unwrap())],
             |p: &mut Policy| p.require = BTreeSet::from([Capability::SeparateKernel]),
             |p: &mut Policy| p.accept_gaps = BTreeSet::from([Capability::Cpu]),
+            |p: &mut Policy| p.limits.timeout = std::time::Duration::from_secs(1),
+            |p: &mut Policy| p.limits.output_bytes = Some(1),
+            |p: &mut Policy| p.files.hide = vec![Pattern::new("x").unwrap()],
+            |p: &mut Policy| p.files.keep = vec![Pattern::new("x").unwrap()],
+            |p: &mut Policy| p.files.workspace = Some(Workspace { host: "/x".into(), copy: false }),
         ] {
             let mut policy = base.clone();
             change(&mut policy);

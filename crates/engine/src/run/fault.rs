@@ -41,6 +41,10 @@ pub(super) fn lost() -> Fault {
 
 pub(super) fn of_backend(error: &BackendError) -> Fault {
     match error {
+        BackendError::Collect { .. } => {
+            fault(FaultCode::HostError, chain(error), "make room where it goes, and run it again")
+        }
+        BackendError::Files { fix, .. } => fault(FaultCode::BadRequest, chain(error), fix),
         BackendError::Exec { program, source } => of_exec(&program.to_string_lossy(), source),
         BackendError::Put { source } => {
             let fix = match source.kind() {

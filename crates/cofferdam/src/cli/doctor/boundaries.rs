@@ -239,7 +239,14 @@ fn language(backend: &dyn Backend, lang: Lang) -> LanguageFound {
 /// A request that asks for nothing beyond what every run has.
 fn plain_request() -> Request {
     let program = Program::Command(Argv::new(c"true".into(), vec![]));
-    Request { program, files: vec![], labels: BTreeMap::new(), tty: false }
+    Request {
+        program,
+        files: vec![],
+        environment: vec![],
+        labels: BTreeMap::new(),
+        terminal: None,
+        collect: false,
+    }
 }
 
 /// Why a backend of this version refuses, in a few words.

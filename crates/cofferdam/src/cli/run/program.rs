@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use cofferdam_core::outcome::FaultCode;
-use cofferdam_core::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script};
+use cofferdam_core::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script, WindowSize};
 
 use super::{Named, RunArgs, Unprepared};
 
@@ -32,7 +32,15 @@ pub(super) fn request(args: RunArgs) -> Result<Request, Unprepared> {
         Some(Named::Command(words)) => (from_command(words)?, vec![]),
         None => (from_command(vec![])?, vec![]),
     };
-    Ok(Request { program, files, labels: std::collections::BTreeMap::new(), tty: args.tty })
+    Ok(Request {
+        program,
+        files,
+        environment: vec![],
+        labels: std::collections::BTreeMap::new(),
+        // The size is told when the program runs on a terminal of ours.
+        terminal: args.tty.then_some(WindowSize { columns: 80, rows: 24 }),
+        collect: false,
+    })
 }
 
 /// An argument: any bytes but NUL, which the operating system let nobody type.
