@@ -426,6 +426,13 @@ pub fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The group that this process acts as.
+#[must_use]
+pub fn effective_group() -> u32 {
+    // SAFETY: takes nothing and can't fail.
+    unsafe { libc::getegid() }
+}
+
 /// The cores that this process may run on.
 ///
 /// # Errors

@@ -1,16 +1,16 @@
-//! The users that a run's processes are outside: ids that nobody else has.
+//! The users that a run's processes are outside.
 //!
-//! Every run as root gets a block of ids of its own, so that no two share what the kernel counts by
-//! user. A block is reserved by a lock on one byte of a file, which ends with this process however
-//! it ends.
+//! Every run as root gets a block of ids that nobody else has, so that no two share what the kernel
+//! counts by user. A block is reserved by a lock on one byte of a file, which ends with this process
+//! however it ends. Who isn't root can map nobody but themselves: their runs are themselves outside.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use cofferdam_sys::fd;
 use cofferdam_sys::launch::Ids;
+use cofferdam_sys::{fd, process};
 
 /// The user that programs are, inside.
 pub(super) const USER: u32 = 1000;
@@ -25,14 +25,27 @@ const BLOCK: u32 = 16;
 /// How many blocks there are.
 const BLOCKS: u32 = 65_536;
 
-/// A block of ids that is reserved until this is dropped.
+/// The ids of one run, with the lock on their block until this is dropped.
 #[derive(Debug)]
-pub(super) struct IdBlock {
+pub(super) struct RunIds {
     ids: Ids,
-    _lock: File,
+    _lock: Option<File>,
 }
 
-impl IdBlock {
+impl RunIds {
+    /// The ids for a run: a reserved block as root, our own otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`RunIds::reserve`].
+    pub(super) fn take() -> io::Result<Self> {
+        if process::effective_user() == 0 {
+            RunIds::reserve()
+        } else {
+            Ok(RunIds { ids: own(), _lock: None })
+        }
+    }
+
     /// Reserves a block that no other run has and that isn't in `/etc/subuid` or `/etc/subgid`.
     ///
     /// # Errors
@@ -46,23 +59,32 @@ impl IdBlock {
             let first = FIRST + block * BLOCK;
             let free = !taken.iter().any(|&(start, end)| first < end && start < first + BLOCK);
             if free && fd::try_lock_byte(&lock, i64::from(block))? {
-                let ids = Ids { inside: USER, outside: first + 1, root_outside: Some(first) };
-                return Ok(IdBlock { ids, _lock: lock });
+                return Ok(RunIds { ids: of_block(first), _lock: Some(lock) });
             }
         }
         Err(io::Error::new(io::ErrorKind::StorageFull, "every block of user ids is taken"))
     }
 
-    /// The ids of the last block, without reserving it: for a try that runs no program.
+    /// Ids for a try that runs no program: the last block's, without reserving it, or our own.
     pub(super) fn unreserved() -> Ids {
-        let first = FIRST + (BLOCKS - 1) * BLOCK;
-        Ids { inside: USER, outside: first + 1, root_outside: Some(first) }
+        if process::effective_user() == 0 { of_block(FIRST + (BLOCKS - 1) * BLOCK) } else { own() }
     }
 
     /// The ids.
     pub(super) fn ids(&self) -> &Ids {
         &self.ids
     }
+}
+
+/// The ids of a block: its first is the namespace's root, its second the user.
+fn of_block(first: u32) -> Ids {
+    Ids { inside: USER, outside: first + 1, group_outside: first + 1, root_outside: Some(first) }
+}
+
+/// Our own ids.
+fn own() -> Ids {
+    let (user, group) = (process::effective_user(), process::effective_group());
+    Ids { inside: USER, outside: user, group_outside: group, root_outside: None }
 }
 
 /// The file whose bytes stand for blocks. Its folder is gone after a reboot, as the locks are.
@@ -99,10 +121,10 @@ mod tests {
 
     #[test]
     fn two_runs_never_share_a_block() {
-        if cofferdam_sys::process::effective_user() != 0 {
+        if process::effective_user() != 0 {
             cofferdam_testkit::skip!("blocks of ids are for root");
         }
-        let (one, two) = (IdBlock::reserve().unwrap(), IdBlock::reserve().unwrap());
+        let (one, two) = (RunIds::reserve().unwrap(), RunIds::reserve().unwrap());
         assert_ne!(one.ids().outside, two.ids().outside);
     }
 }

@@ -12,7 +12,7 @@ use cofferdam_sys::launch::{Launch, LaunchError};
 use cofferdam_sys::{fdpass, landlock, process, seccomp as filter};
 
 use super::cpu::View;
-use super::ids::IdBlock;
+use super::ids::RunIds;
 use super::{root, session};
 use crate::agent;
 
@@ -71,10 +71,10 @@ impl Host {
         let launch = Launch {
             joins: vec![],
             born_in: None,
-            ids: IdBlock::unreserved(),
+            ids: RunIds::unreserved(),
             steps: root::steps(&Limits::DEFAULT, &cpu),
             cores: cpu.cores,
-            rlimits: session::RLIMITS.into(),
+            rlimits: session::rlimits(None),
             landlock: session::landlock(self),
             seccomp: Some(filter::container()),
             program: agent::in_memory(),
@@ -107,14 +107,7 @@ impl Host {
 
     /// Why there can be no container at all.
     fn impossible(&self) -> Option<(String, String)> {
-        let not_root = || {
-            let why = "this version starts containers as root only";
-            Some((why.to_owned(), "run it as root, for example with sudo".to_owned()))
-        };
-        self.no_user_namespaces
-            .clone()
-            .or_else(|| self.no_seccomp.clone())
-            .or_else(|| if self.root { None } else { not_root() })
+        self.no_user_namespaces.clone().or_else(|| self.no_seccomp.clone())
     }
 
     /// Why the part of the host that a capability stands on isn't there, whatever else is missing.
@@ -124,6 +117,8 @@ impl Host {
             Capability::Cpu => Controller::Cpu,
             Capability::Landlock => return self.no_landlock(),
             Capability::Memory => Controller::Memory,
+            // Without root the kernel counts processes by the sandbox's own user namespace.
+            Capability::Pids if !self.root => return None,
             Capability::Pids => Controller::Pids,
             _ => return None,
         };

@@ -27,13 +27,13 @@ use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
 use super::cpu::View;
-use super::ids::IdBlock;
+use super::ids::RunIds;
 use super::{Host, interpreter, root};
 use crate::agent::{self, Agent};
 
 /// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
 /// core files, no real-time priority, and small bounds on what the kernel keeps for a user.
-pub(super) const RLIMITS: [(Resource, u64); 6] = [
+const RLIMITS: [(Resource, u64); 6] = [
     (Resource::Core, 0),
     (Resource::LockedMemory, 8 << 20),
     (Resource::MessageQueues, 800 << 10),
@@ -41,6 +41,12 @@ pub(super) const RLIMITS: [(Resource, u64); 6] = [
     (Resource::PendingSignals, 4096),
     (Resource::RealTimePriority, 0),
 ];
+
+/// The ceilings, with one on processes where no cgroup holds that.
+pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
+    let processes = processes.map(|most| (Resource::Processes, u64::from(most)));
+    RLIMITS.into_iter().chain(processes).collect()
+}
 
 /// How long everything inside may take to die of SIGKILL before that is an error. Teardown is
 /// bounded by 30 s as a whole.
@@ -63,7 +69,7 @@ pub(super) struct ContainerSession {
     inside: Arc<Inside>,
     memory_bytes: u64,
     halted: Option<Left>,
-    _ids: IdBlock,
+    _ids: RunIds,
 }
 
 /// What a running program shares with its session.
@@ -94,7 +100,7 @@ pub(super) async fn open(
     grant: &Grant,
     gaps: &[Gap],
 ) -> Result<ContainerSession, BackendError> {
-    let ids = IdBlock::reserve().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
+    let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     let limits = grant.limits();
     let ceilings = Ceilings {
         memory_bytes: limits.memory_bytes,
@@ -110,7 +116,7 @@ pub(super) async fn open(
         ids: ids.ids().clone(),
         steps: root::steps(limits, &cpu),
         cores: cpu.cores,
-        rlimits: RLIMITS.into(),
+        rlimits: rlimits((!group.limits(Controller::Pids)).then_some(ceilings.pids)),
         landlock: landlock(host),
         seccomp: Some(seccomp::container()),
         program: agent::kept_in(kept),
@@ -152,7 +158,7 @@ fn enforced(host: &Host, group: &Group, gaps: &[Gap]) -> BTreeSet<Capability> {
     let limited = |capability| match capability {
         Capability::Cpu => group.limits(Controller::Cpu),
         Capability::Memory => group.limits(Controller::Memory),
-        Capability::Pids => group.limits(Controller::Pids),
+        Capability::Pids => group.limits(Controller::Pids) || !host.root, // by namespace then
         _ => true,
     };
     let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
@@ -293,7 +299,8 @@ impl ContainerSession {
 
     async fn kill_and_count(&mut self) -> Result<Left, BackendError> {
         let inside = &self.inside;
-        let processes = inside.group.processes().unwrap_or(0).saturating_sub(1);
+        let processes = inside.group.processes().unwrap_or_else(|| shown_in_proc(self.launched.pid()));
+        let processes = processes.saturating_sub(1);
         let full = fullness(self.launched.pid());
         inside.group.unthrottle();
         self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;
@@ -319,6 +326,13 @@ impl ContainerSession {
             out_of_memory: counts.oom_kills > 0,
         })
     }
+}
+
+/// Processes that a sandbox's own `/proc` shows, for where there is no cgroup to count them.
+fn shown_in_proc(pid: i32) -> usize {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/root/proc")) else { return 0 };
+    let numbered = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    entries.flatten().filter(|entry| numbered(&entry.file_name())).count()
 }
 
 /// Which quotas of the sandbox's tmpfs are at least 99 % used. Its root can't be anything else:

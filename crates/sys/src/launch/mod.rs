@@ -72,8 +72,10 @@ pub enum Program {
 pub struct Ids {
     /// User and group that the program runs as, inside.
     pub inside: u32,
-    /// The same, outside.
+    /// The user, outside.
     pub outside: u32,
+    /// The group, outside.
+    pub group_outside: u32,
     /// What root of the namespace is outside; it owns the made files. None where the caller may
     /// map no second id.
     pub root_outside: Option<u32>,
@@ -220,6 +222,9 @@ pub enum Resource {
     RealTimePriority,
     /// Queued signals of the user.
     PendingSignals,
+    /// Processes and threads of the user in this user namespace: since Linux 5.14 they are counted by
+    /// namespace (`kernel/ucount.c`), so this is a ceiling on the sandbox.
+    Processes,
 }
 
 impl Resource {
@@ -231,6 +236,7 @@ impl Resource {
             Resource::MessageQueues => libc::RLIMIT_MSGQUEUE,
             Resource::OpenFiles => libc::RLIMIT_NOFILE,
             Resource::PendingSignals => libc::RLIMIT_SIGPENDING,
+            Resource::Processes => libc::RLIMIT_NPROC,
             Resource::RealTimePriority => libc::RLIMIT_RTPRIO,
         }
     }
@@ -395,17 +401,15 @@ const PROGRAM_IS_THERE: &[u8] = b"2";
 impl Ids {
     /// Writes the maps of a process that has a new user namespace.
     fn map(&self, pid: libc::pid_t) -> io::Result<()> {
-        let line = format!("{} {} 1\n", self.inside, self.outside);
-        let map = match self.root_outside {
-            Some(root) => format!("0 {root} 1\n{line}"),
-            None => {
-                // An unprivileged caller may map its own group only if nobody can drop groups.
-                fs::write(format!("/proc/{pid}/setgroups"), "deny")?;
-                line
-            }
-        };
-        fs::write(format!("/proc/{pid}/uid_map"), &map)?;
-        fs::write(format!("/proc/{pid}/gid_map"), &map)
+        let line = |outside| format!("{} {outside} 1\n", self.inside);
+        let (users, groups) = (line(self.outside), line(self.group_outside));
+        let root = self.root_outside.map_or_else(String::new, |root| format!("0 {root} 1\n"));
+        if self.root_outside.is_none() {
+            // An unprivileged caller may map its own group only if nobody can drop groups.
+            fs::write(format!("/proc/{pid}/setgroups"), "deny")?;
+        }
+        fs::write(format!("/proc/{pid}/uid_map"), root.clone() + &users)?;
+        fs::write(format!("/proc/{pid}/gid_map"), root + &groups)
     }
 }
 
