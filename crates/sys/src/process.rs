@@ -191,8 +191,9 @@ impl Drop for SignalsBlocked {
 /// A user namespace belongs to whoever makes it, and what is counted by user inside (inotify
 /// instances, queued signals) is counted against its owner outside too. Made by root, every sandbox
 /// would draw on root's own allowance.
-pub(crate) struct ActingAs {
+pub struct ActingAs {
     death_signal: libc::c_int,
+    group_before: Option<u32>,
 }
 
 impl ActingAs {
@@ -202,14 +203,31 @@ impl ActingAs {
     /// # Errors
     ///
     /// EPERM for who isn't root.
-    pub(crate) fn user(id: u32) -> io::Result<Self> {
-        let mut death_signal = 0;
-        // SAFETY: the first takes a live variable; the second takes numbers.
+    pub fn user(id: u32) -> io::Result<Self> {
+        ActingAs::ids(id, None)
+    }
+
+    /// The same with a group, which the files that it makes belong to.
+    ///
+    /// # Errors
+    ///
+    /// EPERM for who isn't root.
+    pub fn user_and_group(user: u32, group: u32) -> io::Result<Self> {
+        ActingAs::ids(user, Some(group))
+    }
+
+    fn ids(user: u32, group: Option<u32>) -> io::Result<Self> {
+        let mut acting = ActingAs { death_signal: 0, group_before: None };
+        // SAFETY: the first takes a live variable; the others take numbers.
         unsafe {
-            libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut death_signal, 0, 0, 0);
-            check(libc::syscall(libc::SYS_setresuid, -1, id, -1))?;
+            libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut acting.death_signal, 0, 0, 0);
+            if let Some(group) = group {
+                let before = effective_group();
+                check(libc::syscall(libc::SYS_setresgid, -1, group, -1))?;
+                acting.group_before = Some(before);
+            }
+            check(libc::syscall(libc::SYS_setresuid, -1, user, -1))?;
         }
-        let acting = ActingAs { death_signal };
         raise_capabilities()?;
         Ok(acting)
     }
@@ -220,6 +238,9 @@ impl Drop for ActingAs {
         // SAFETY: takes numbers. Going back can't fail: the saved and the real id are root's still.
         unsafe {
             libc::syscall(libc::SYS_setresuid, -1, 0, -1);
+            if let Some(group) = self.group_before {
+                libc::syscall(libc::SYS_setresgid, -1, group, -1);
+            }
             // A change of ids forgets this, and whoever started us may rely on it.
             libc::prctl(libc::PR_SET_PDEATHSIG, self.death_signal, 0, 0, 0);
         }

@@ -12,6 +12,7 @@ use cofferdam_sys::launch::{Launch, LaunchError};
 use cofferdam_sys::{fdpass, landlock, process, seccomp as filter};
 
 use super::cpu::View;
+use super::files::HostFiles;
 use super::ids::RunIds;
 use super::{root, session};
 use crate::agent;
@@ -72,7 +73,8 @@ impl Host {
             joins: vec![],
             born_in: None,
             ids: RunIds::unreserved(),
-            steps: root::steps(&Limits::DEFAULT, &cpu),
+            mounts: vec![],
+            steps: root::steps(&Limits::DEFAULT, &cpu, &HostFiles::default()),
             cores: cpu.cores,
             rlimits: session::rlimits(None),
             landlock: session::landlock(self),

@@ -4,9 +4,9 @@
 //! written; it carries the quota. The host's `/usr` is shown read-only; `/etc`, `/dev`, `/sys` and
 //! parts of `/proc` are made. At the end the root itself becomes read-only.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cofferdam_core::policy::Limits;
@@ -15,6 +15,7 @@ use cofferdam_sys::launch::{MountFlags, Step};
 
 use super::cpu::View;
 use super::etc::{self, Entry};
+use super::files::{HostFiles, Place, Source, WorkspacePlan, c_path};
 use super::ids::USER;
 
 /// Where programs find their files; the working directory.
@@ -59,20 +60,29 @@ const MOUNT_POINTS: [&str; 4] = ["/tmp", "/run", "/mnt", "/srv"];
 /// Collects steps.
 struct Steps(Vec<Step>);
 
-/// All steps for a sandbox with these limits.
-pub(super) fn steps(limits: &Limits, cpu: &View) -> Vec<Step> {
+/// Folders beside the new root, which nothing leads to once the sandbox runs: what goes over the
+/// workspace, the program's own layer and the kernel's scratch folder for that, and an empty one.
+const BESIDE: [(&str, bool); 4] =
+    [("../cover", true), ("../upper", true), ("../scratch", true), ("../empty", false)];
+
+/// All steps for a sandbox with these limits and files of the host.
+pub(super) fn steps(limits: &Limits, cpu: &View, files: &HostFiles) -> Vec<Step> {
     let mut steps = Steps(Vec::with_capacity(160));
     steps.host_usr();
     steps.etc(etc::entries(USER));
     steps.dev();
-    steps.writable();
+    steps.beside(files);
+    steps.writable(files.workspace.as_ref());
+    steps.shown(&files.shown);
     steps.sys(cpu);
     steps.proc(cpu);
     steps.push(Step::Pivot);
     steps.attributes(c"/", MountFlags::READ_ONLY, false);
     steps.push(Step::Hostname(c"cofferdam".into()));
     steps.push(Step::Loopback);
-    let mut all = vec![new_root(limits, &Made::by(&steps.0))];
+    let mut made = Made::by(&steps.0);
+    made.entries += files.workspace.as_ref().map_or(0, |plan| plan.survey.hidden.len() as u64);
+    let mut all = vec![new_root(limits, &made)];
     all.append(&mut steps.0);
     all
 }
@@ -88,7 +98,7 @@ struct Made {
 impl Made {
     fn by(steps: &[Step]) -> Self {
         const PAGE_BYTES: u64 = 4096;
-        let mut made = Made { bytes: 0, entries: 1 }; // the root folder itself
+        let mut made = Made { bytes: 0, entries: 2 }; // the file system's own folder, and the root in it
         for step in steps {
             match step {
                 Step::File { bytes, .. } => {
@@ -131,10 +141,6 @@ pub(super) fn landlock_rules() -> Vec<(CString, Access)> {
 /// A path from parts that hold no NUL.
 fn path(parts: &[&str]) -> CString {
     CString::new(parts.concat()).unwrap_or_default()
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap_or_default() // a path of the host has no NUL
 }
 
 impl Steps {
@@ -247,17 +253,90 @@ impl Steps {
         }
     }
 
+    /// Folders beside the root that overlays need.
+    fn beside(&mut self, files: &HostFiles) {
+        let layered = files.workspace.as_ref().is_some_and(|plan| plan.lower.is_some());
+        if layered || !files.shown.is_empty() {
+            for (name, owned) in BESIDE {
+                self.push(Step::Folder { path: path(&[name]), mode: 0o755, owned });
+            }
+        }
+    }
+
     /// The folders that can be written, each a mount of its own so that the root need not be.
-    fn writable(&mut self) {
+    fn writable(&mut self, workspace: Option<&WorkspacePlan>) {
         self.folder("home");
         for (name, mode, owned) in WRITABLE {
             self.push(Step::Folder { path: name.into(), mode, owned });
-            self.bind(name, name);
+            match workspace.and_then(|plan| Some((plan, plan.lower.as_ref()?))) {
+                Some((plan, lower)) if name == c"workspace" => self.layered(plan, lower),
+                _ => self.bind(name, name),
+            }
+        }
+        if let Some(plan) = workspace.filter(|plan| plan.lower.is_none()) {
+            self.wait_for_filling(c"workspace", plan);
+        }
+        if workspace.is_none_or(|plan| plan.lower.is_none()) {
+            self.push(Step::HandOver { path: c"workspace".into() });
         }
         self.folder("run");
         self.folder("var");
         self.link("../run", "var/run");
         self.link("../tmp", "var/tmp");
+    }
+
+    /// The workspace: the host's folder, a cover over it, and the program's own layer on top.
+    fn layered(&mut self, plan: &WorkspacePlan, lower: &Source) {
+        self.bring("../lower", lower, true);
+        self.wait_for_filling(c"../cover", plan);
+        self.push(Step::HandOver { path: c"../upper".into() });
+        let cover = if plan.needs_filling() { "../cover:" } else { "" };
+        let options = format!("lowerdir={cover}../lower,upperdir=../upper,workdir=../scratch,userxattr");
+        self.mount(c"overlay", c"workspace", MountFlags::PLAIN, &path(&[&options]));
+    }
+
+    /// Lets the host put files into a folder, if it has any to put.
+    fn wait_for_filling(&mut self, folder: &CStr, plan: &WorkspacePlan) {
+        if plan.needs_filling() {
+            self.push(Step::HandOver { path: folder.into() });
+            self.push(Step::Await);
+        }
+    }
+
+    /// Brings something of the host's to a place that is made for it.
+    fn bring(&mut self, place: &str, source: &Source, folder: bool) {
+        if folder {
+            self.folder(place);
+        } else {
+            self.file(place, "");
+        }
+        match source {
+            Source::Mount(mount) => self.push(Step::Attach { mount: *mount, target: path(&[place]) }),
+            Source::Path(source) => self.bind(source, &path(&[place])),
+        }
+    }
+
+    /// What is shown read-only. Folders through an overlay, which has inodes of its own.
+    fn shown(&mut self, shown: &[Place]) {
+        let mut made = BTreeSet::from(["home", "home/user", "tmp"].map(str::to_owned));
+        for (number, Place { source, guest, folder }) in shown.iter().enumerate() {
+            for (end, _) in guest.match_indices('/') {
+                if made.insert(guest[..end].to_owned()) {
+                    self.folder(&guest[..end]);
+                }
+            }
+            made.insert(guest.clone());
+            if *folder {
+                let lower = format!("../shown{number}");
+                self.bring(&lower, source, true);
+                self.folder(guest);
+                let options = format!("lowerdir=../empty:{lower},userxattr");
+                self.mount(c"overlay", &path(&[guest]), MountFlags::READ_ONLY, &path(&[&options]));
+            } else {
+                self.bring(guest, source, false);
+                self.attributes(&path(&[guest]), MountFlags::READ_ONLY, false);
+            }
+        }
     }
 
     /// A `/sys` that holds the number of processors and nothing else.
@@ -316,7 +395,7 @@ mod tests {
             Step::Link { target: c"b".into(), path: c"a/d".into() },
             Step::Pivot,
         ];
-        assert_eq!(Made::by(&steps), Made { bytes: 8192, entries: 5 });
+        assert_eq!(Made::by(&steps), Made { bytes: 8192, entries: 6 });
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{
@@ -19,7 +19,7 @@ use cofferdam_core::request::{File, Variable, WindowSize};
 use cofferdam_guest::wire::FromGuest;
 use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
-use cofferdam_sys::launch::{Launch, LaunchError, Launched, Resource};
+use cofferdam_sys::launch::{Ids, Launch, LaunchError, Launched, Resource};
 use cofferdam_sys::{fd, fdpass, process, seccomp};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncWriteExt, Interest};
@@ -27,6 +27,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
 use super::cpu::View;
+use super::files::{self, Base, Changes, HostFiles, Put};
 use super::ids::RunIds;
 use super::{Host, interpreter, root};
 use crate::agent::{self, Agent};
@@ -69,6 +70,8 @@ pub(super) struct ContainerSession {
     inside: Arc<Inside>,
     memory_bytes: u64,
     halted: Option<Left>,
+    base: Base,
+    put: Put,
     _ids: RunIds,
 }
 
@@ -101,6 +104,7 @@ pub(super) async fn open(
     gaps: &[Gap],
 ) -> Result<ContainerSession, BackendError> {
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
+    let mut files = HostFiles::prepare(grant.files(), ids.ids())?;
     let limits = grant.limits();
     let ceilings = Ceilings {
         memory_bytes: limits.memory_bytes,
@@ -114,7 +118,8 @@ pub(super) async fn open(
         joins: group.joins().map_err(of_cgroup)?,
         born_in: group.born_in().map_err(of_cgroup)?,
         ids: ids.ids().clone(),
-        steps: root::steps(limits, &cpu),
+        mounts: std::mem::take(&mut files.mounts),
+        steps: root::steps(limits, &cpu, &files),
         cores: cpu.cores,
         rlimits: rlimits((!group.limits(Controller::Pids)).then_some(ceilings.pids)),
         landlock: landlock(host),
@@ -125,7 +130,8 @@ pub(super) async fn open(
         fds: vec![theirs.into()],
     };
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
-    let launched = launch.spawn().map_err(of_launch)?;
+    let mut launched = launch.spawn().map_err(of_launch)?;
+    let base = base(&mut launched, files, ids.ids())?;
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
     Ok(ContainerSession {
@@ -135,8 +141,38 @@ pub(super) async fn open(
         launched,
         memory_bytes: limits.memory_bytes,
         halted: None,
+        base,
+        put: Put::default(),
         _ids: ids,
     })
+}
+
+/// Does the host's part of a workspace, and gives what the program is shown.
+fn base(launched: &mut Launched, files: HostFiles, ids: &Ids) -> Result<Base, BackendError> {
+    let Some(plan) = files.workspace else { return Ok(Base::Empty) };
+    let cover = if plan.needs_filling() {
+        let folder = launched.handed_over().map_err(|error| explained(launched, error))?;
+        files::fill(folder.as_fd(), &plan, ids)?;
+        launched.go_on().map_err(|error| explained(launched, error))?;
+        Some(folder)
+    } else {
+        None
+    };
+    Ok(if plan.lower.is_some() {
+        Base::Layer { lower: plan.folder, cover }
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A clock tick earlier: inodes are stamped with the last tick, up to 10 ms old.
+        let since = now.saturating_sub(Duration::from_millis(10));
+        let since = (since.as_secs() as i64, i64::from(since.subsec_nanos()));
+        Base::Copy { source: plan.folder, hidden: plan.survey.hidden, since }
+    })
+}
+
+/// Why a set-up didn't hand over a folder: its own report, if it made one.
+fn explained(launched: &mut Launched, error: io::Error) -> BackendError {
+    let _ = launched.kill(); // it has closed its socket, so it is ending
+    launched.failure().map_or_else(|| BackendError::host("prepare the workspace")(error), of_launch)
 }
 
 /// The rules for this host's Landlock, if it can be used.
@@ -173,6 +209,7 @@ impl Session for ContainerSession {
 
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
         Box::pin(async move {
+            self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
             let put = self.inside.agent.put(&file).await;
             put.map_err(|error| self.explained(error))
         })
@@ -201,8 +238,15 @@ impl Session for ContainerSession {
         })
     }
 
-    fn get<'a>(&'a mut self, _receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
-        Box::pin(async { Ok(()) })
+    fn get<'a>(&'a mut self, receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
+        Box::pin(async move {
+            if self.halted.is_none() {
+                return Err(BackendError::Spent);
+            }
+            let folder = self.launched.handed_over();
+            let folder = folder.map_err(BackendError::host("open the working directory"))?;
+            Changes { folder, base: &self.base, put: &self.put }.collect(receiver)
+        })
     }
 
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
@@ -232,9 +276,10 @@ impl ContainerSession {
         failure.map_or(error, of_launch)
     }
 
-    async fn start(&self, exec: Exec) -> Result<ContainerRunning, BackendError> {
+    async fn start(&mut self, exec: Exec) -> Result<ContainerRunning, BackendError> {
         let (file, argv) = as_command(exec.program, interpreter);
         if let Some(file) = file {
+            self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
             self.inside.agent.put(&file).await?;
         }
         let failed = || BackendError::host("make the program's pipes");
@@ -249,7 +294,10 @@ impl ContainerSession {
         };
         let streams = [stdin_inside.as_fd(), stdout_inside.as_fd(), stderr_inside.as_fd()];
         let argv = argv.words().map(CString::from).collect();
-        self.inside.agent.exec(argv, self.environment(), root::WORKSPACE.into(), streams).await?;
+        self.inside
+            .agent
+            .exec(argv, self.environment(&exec.environment), root::WORKSPACE.into(), streams)
+            .await?;
         Ok(ContainerRunning {
             inside: Arc::clone(&self.inside),
             stdout: Stream::new(stdout).map_err(failed())?,
@@ -260,7 +308,7 @@ impl ContainerSession {
     }
 
     /// The program's environment: ours, and on top of it what was granted.
-    fn environment(&self) -> Vec<CString> {
+    fn environment(&self, own: &[Variable]) -> Vec<CString> {
         let ours = [
             ("HOME", "/home/user"),
             ("LANG", "C.UTF-8"),
@@ -271,7 +319,7 @@ impl ContainerSession {
         ];
         let mut lines: BTreeMap<String, CString> = BTreeMap::new();
         let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
-        for variable in ours.chain(self.environment.iter().cloned()) {
+        for variable in ours.chain(self.environment.iter().chain(own).cloned()) {
             lines.insert(variable.name().to_owned(), variable.to_c_string());
         }
         lines.into_values().collect()

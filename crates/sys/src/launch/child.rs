@@ -50,19 +50,26 @@ struct Tools {
     program: RawFd,
 }
 
+/// The child's ends of what connects it to its parent.
+pub(super) struct Ends<'a> {
+    /// Says when to go on; its end is the parent's death.
+    pub(super) gate: BorrowedFd<'a>,
+    /// Takes the report of a failure.
+    pub(super) failure: BorrowedFd<'a>,
+    /// Takes folders that are handed over, and says when the parent has done its part.
+    pub(super) exchange: BorrowedFd<'a>,
+    /// This process's copies of the parent's ends. They have to go first: with them open, the
+    /// parent's death would never show.
+    pub(super) parents: [RawFd; 2],
+}
+
 /// Walks through the plan; ends in the program, or reports what failed and exits.
-///
-/// `gate_write` is this process's copy of the parent's end of the gate. It has to go first: with it
-/// open, the parent's death would never show as the gate's end.
-pub(super) fn run(
-    image: &Image<'_>,
-    gate: BorrowedFd<'_>,
-    gate_write: RawFd,
-    failure: BorrowedFd<'_>,
-) -> Infallible {
-    // SAFETY: closes a number that nothing in this process uses.
-    unsafe { libc::close(gate_write) };
-    let Err((stage, Errno(errno), failure)) = set_up_and_execute(image, gate, failure);
+pub(super) fn run(image: &Image<'_>, ends: &Ends<'_>) -> Infallible {
+    for fd in ends.parents {
+        // SAFETY: closes a number that nothing in this process uses.
+        unsafe { libc::close(fd) };
+    }
+    let Err((stage, Errno(errno), failure)) = set_up_and_execute(image, ends);
     let mut report = [0; 8];
     report[..4].copy_from_slice(&stage.to_ne_bytes());
     report[4..].copy_from_slice(&errno.to_ne_bytes());
@@ -75,19 +82,15 @@ pub(super) fn run(
 }
 
 /// Gives back where to report a failure, since the pipe moves on the way.
-fn set_up_and_execute(
-    image: &Image<'_>,
-    gate: BorrowedFd<'_>,
-    failure: BorrowedFd<'_>,
-) -> Result<Infallible, (u32, Errno, RawFd)> {
-    let tools = lift_tools(image.program, gate, failure)
-        .map_err(|errno| (Stage::Descriptors as u32, errno, failure.as_raw_fd()))?;
-    set_up(image, &tools)
+fn set_up_and_execute(image: &Image<'_>, ends: &Ends<'_>) -> Result<Infallible, (u32, Errno, RawFd)> {
+    let tools = lift_tools(image.program, ends.gate, ends.failure)
+        .map_err(|errno| (Stage::Descriptors as u32, errno, ends.failure.as_raw_fd()))?;
+    set_up(image, &tools, ends.exchange.as_raw_fd())
         .and_then(|()| execute(tools.program, image).map_err(|errno| (Stage::Execute as u32, errno)))
         .map_err(|(stage, errno)| (stage, errno, tools.failure))
 }
 
-fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
+fn set_up(image: &Image<'_>, tools: &Tools, exchange: RawFd) -> Result<(), (u32, Errno)> {
     let launch = image.launch;
     let at = |stage: Stage| move |errno| (stage as u32, errno);
     // The change of ids below forgets this; it covers the wait for the parent's go.
@@ -99,7 +102,7 @@ fn set_up(image: &Image<'_>, tools: &Tools) -> Result<(), (u32, Errno)> {
     cgroup_namespace().map_err(at(Stage::CgroupNamespace))?;
     private_mounts().map_err(at(Stage::PrivateMounts))?;
     for (number, step) in launch.steps.iter().enumerate() {
-        take(step, &launch.ids).map_err(|errno| (Stage::STEPS + number as u32, errno))?;
+        take(step, launch, exchange).map_err(|errno| (Stage::STEPS + number as u32, errno))?;
     }
     lower_limits(launch).map_err(at(Stage::Limits))?;
     drop_bounding_set().map_err(at(Stage::Capabilities))?;
@@ -211,15 +214,21 @@ fn mount(
 }
 
 /// Does one step.
-fn take(step: &Step, ids: &Ids) -> Done {
+fn take(step: &Step, launch: &Launch, exchange: RawFd) -> Done {
     match step {
+        Step::Attach { mount, target } => match launch.mounts.get(*mount) {
+            Some(mount) => attach(mount.as_raw_fd(), target),
+            None => Err(Errno(libc::EBADF)),
+        },
+        Step::Await => wait_for_go(exchange),
         Step::Attributes { target, set, recursive } => set_attributes(target, *set, *recursive),
         Step::Bind { source, target } => {
             mount(Some(source), target, None, libc::MS_BIND | libc::MS_REC, None)
         }
         Step::Cover { source, target, read_only } => cover(source, target, *read_only),
         Step::File { path, bytes } => write_file(path, bytes),
-        Step::Folder { path, mode, owned } => make_folder(path, *mode, owned.then_some(ids.inside)),
+        Step::Folder { path, mode, owned } => make_folder(path, *mode, owned.then_some(launch.ids.inside)),
+        Step::HandOver { path } => hand_over(path, exchange),
         Step::Hostname(name) => {
             let bytes = name.to_bytes();
             // SAFETY: the pointer and the length describe a live string.
@@ -237,9 +246,61 @@ fn take(step: &Step, ids: &Ids) -> Done {
         Step::NewRoot { over, options } => {
             let flags = MountFlags::PLAIN.for_mount();
             mount(Some(c"sandbox"), over, Some(c"tmpfs"), flags, Some(options))?;
-            change_folder(over)
+            change_folder(over)?;
+            make_folder(c"root", 0o755, None)?;
+            mount(Some(c"root"), c"root", None, libc::MS_BIND, None)?;
+            change_folder(c"root")
         }
         Step::Pivot => pivot(),
+    }
+}
+
+/// Puts a mount that hangs nowhere yet into its place.
+fn attach(mount: RawFd, target: &CStr) -> Done {
+    // MOVE_MOUNT_F_EMPTY_PATH of `linux/mount.h`: the descriptor itself is what is moved.
+    const FROM_DESCRIPTOR: libc::c_uint = 0x4;
+    // SAFETY: both paths are live strings.
+    call(|| unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount,
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            FROM_DESCRIPTOR,
+        )
+    })
+    .map(drop)
+}
+
+/// Sends the parent a descriptor of a folder, beside one byte.
+fn hand_over(path: &CStr, exchange: RawFd) -> Done {
+    #[repr(C)]
+    struct Rights {
+        header: libc::cmsghdr,
+        fd: RawFd,
+        _end: RawFd, // a message is a multiple of eight bytes long
+    }
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: the path is a live string; `message` points to live values of the stated sizes; the
+    // descriptor is closed once and used by nobody else.
+    unsafe {
+        let fd = call(|| libc::c_long::from(libc::open(path.as_ptr(), flags)))? as RawFd;
+        let mut rights: Rights = std::mem::zeroed();
+        rights.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<RawFd>()) as _;
+        rights.header.cmsg_level = libc::SOL_SOCKET;
+        rights.header.cmsg_type = libc::SCM_RIGHTS;
+        rights.fd = fd;
+        let mut byte = 0u8;
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut rights).cast();
+        message.msg_controllen = size_of::<Rights>() as _;
+        let sent = call(|| libc::sendmsg(exchange, &raw const message, libc::MSG_NOSIGNAL) as libc::c_long);
+        libc::close(fd);
+        sent.map(drop)
     }
 }
 

@@ -23,10 +23,11 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 
 use crate::landlock::Ruleset;
 use crate::seccomp::Filter;
-use crate::{check, fd, process};
+use crate::{check, fd, fdpass, process};
 
 /// Everything that the child does, in the order in which it does it.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub struct Launch {
     pub born_in: Option<OwnedFd>,
     /// Users of the new namespace.
     pub ids: Ids,
+    /// Mounts that were made ready outside, for [`Step::Attach`].
+    pub mounts: Vec<OwnedFd>,
     /// What to do as root of the new user namespace.
     pub steps: Vec<Step>,
     /// Cores to run on; empty leaves them alone.
@@ -82,9 +85,19 @@ pub struct Ids {
 }
 
 /// One thing to do during set-up. Paths are relative to the new root, which is the working
-/// directory until [`Step::Pivot`] makes it `/`.
+/// directory until [`Step::Pivot`] makes it `/`. Until then `..` is the file system that the new root
+/// is a folder of; afterwards nothing leads there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Put a mount that was made ready outside in its place.
+    Attach {
+        /// Its position among [`Launch::mounts`].
+        mount: usize,
+        /// Where it goes; it must exist.
+        target: CString,
+    },
+    /// Wait until the parent has done its part ([`Launched::go_on`]).
+    Await,
     /// Put something over a file or folder that may not be there, read-only if `read_only`.
     Cover {
         /// What is shown instead.
@@ -126,6 +139,12 @@ pub enum Step {
         /// Whether it belongs to the program's user rather than to root.
         owned: bool,
     },
+    /// Give the parent a descriptor of a folder ([`Launched::handed_over`]), which it can use when
+    /// the namespace is gone.
+    HandOver {
+        /// The folder.
+        path: CString,
+    },
     /// Set the host name.
     Hostname(CString),
     /// Make a symbolic link.
@@ -148,7 +167,7 @@ pub enum Step {
         /// Its options.
         options: CString,
     },
-    /// Mount the new root over a folder of the host and enter it.
+    /// Mount a tmpfs over a folder of the host, make the new root in it and enter that.
     NewRoot {
         /// The folder, which is hidden in the new namespace alone.
         over: CString,
@@ -196,7 +215,7 @@ impl MountFlags {
     }
 
     /// As `mount_setattr(2)` takes them; the values of `linux/mount.h`.
-    fn for_attributes(self) -> u64 {
+    pub(crate) fn for_attributes(self) -> u64 {
         let mut flags = 0;
         for (on, flag) in
             [(self.read_only, 0x1), (self.no_suid, 0x2), (self.no_dev, 0x4), (self.no_exec, 0x8)]
@@ -298,6 +317,8 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |path: &CStr| path.to_string_lossy().into_owned();
         match self {
+            Step::Attach { target, .. } => write!(f, "attach /{}", show(target)),
+            Step::Await => write!(f, "wait for the host's part"),
             Step::Attributes { target, .. } => write!(f, "set the mount flags of /{}", show(target)),
             Step::Bind { source, target } => {
                 write!(f, "show {} as /{}", show(source), show(target))
@@ -305,6 +326,7 @@ impl fmt::Display for Step {
             Step::Cover { target, .. } => write!(f, "hide /{}", show(target)),
             Step::File { path, .. } => write!(f, "write /{}", show(path)),
             Step::Folder { path, .. } => write!(f, "make the folder /{}", show(path)),
+            Step::HandOver { path } => write!(f, "hand over /{}", show(path)),
             Step::Hostname(_) => write!(f, "set the host name"),
             Step::Link { path, .. } => write!(f, "make the link /{}", show(path)),
             Step::Loopback => write!(f, "bring up the loopback interface"),
@@ -336,6 +358,8 @@ pub struct Launched {
     failure: fs::File,
     /// Held open so that the child sees whether its parent lives.
     gate: fs::File,
+    /// Through which folders are handed over, and the parent says to go on.
+    exchange: UnixStream,
     steps: Vec<Step>,
     reaped: Option<process::Reaped>,
 }
@@ -358,6 +382,7 @@ impl Launch {
         };
         let (gate_read, gate_write) = fd::pipe().map_err(failed("make a pipe"))?;
         let (failure_read, failure_write) = fd::pipe().map_err(failed("make a pipe"))?;
+        let (exchange, child_exchange) = fdpass::pair().map_err(failed("make a socket"))?;
         let (program, bytes) = match self.program {
             Program::InMemory(bytes) => (fd::executable(c"program"), Some(bytes)),
             Program::Open(ref file) => (file.try_clone(), None),
@@ -369,17 +394,24 @@ impl Launch {
         let owner = self.ids.root_outside.map(|_| process::ActingAs::user(self.ids.outside));
         let owner = owner.transpose().map_err(failed("act as the sandbox's user"))?;
         let (pid, pidfd) = clone_into(self.born_in.as_ref().map(AsFd::as_fd), || {
-            child::run(&image, gate_read.as_fd(), gate_write.as_raw_fd(), failure_write.as_fd())
+            let ends = child::Ends {
+                gate: gate_read.as_fd(),
+                failure: failure_write.as_fd(),
+                exchange: child_exchange.as_fd(),
+                parents: [gate_write.as_raw_fd(), exchange.as_raw_fd()],
+            };
+            child::run(&image, &ends)
         })
         .map_err(failed("create the namespaces"))?;
         drop((blocked, owner));
-        drop((gate_read, failure_write));
+        drop((gate_read, failure_write, child_exchange));
         // From here on, dropping `launched` kills and reaps the child.
         let mut launched = Launched {
             pid,
             pidfd,
             failure: fs::File::from(failure_read),
             gate: fs::File::from(gate_write),
+            exchange,
             steps: self.steps,
             reaped: None,
         };
@@ -478,6 +510,25 @@ impl Launched {
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
+    }
+
+    /// The next folder that the set-up hands over, in the order of the steps. Blocks until it comes.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the set-up ended before that: [`Launched::failure`] has the reason.
+    pub fn handed_over(&self) -> io::Result<OwnedFd> {
+        let (_, fds) = fdpass::receive(self.exchange.as_fd(), &mut [0; 1])?;
+        fds.into_iter().next().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Lets the set-up go on from its [`Step::Await`].
+    ///
+    /// # Errors
+    ///
+    /// `BrokenPipe` if it has ended.
+    pub fn go_on(&self) -> io::Result<()> {
+        fdpass::send(self.exchange.as_fd(), b"g", &[]).map(drop)
     }
 
     /// Why the set-up failed, once the process has ended. None if it reached its program.
