@@ -147,7 +147,7 @@ impl Agent {
         }
     }
 
-    /// Starts a program on three streams.
+    /// Starts a program on three streams, which may be one terminal.
     ///
     /// # Errors
     ///
@@ -158,9 +158,10 @@ impl Agent {
         envp: Vec<CString>,
         cwd: CString,
         streams: [BorrowedFd<'_>; 3],
+        terminal: bool,
     ) -> Result<(), BackendError> {
         let program = argv.first().cloned().unwrap_or_default();
-        let exec = ToGuest::Exec { argv, envp, cwd };
+        let exec = ToGuest::Exec { argv, envp, cwd, terminal };
         let refused = |source| BackendError::Exec { program: program.clone(), source };
         if exec.encode().len() > cofferdam_guest::wire::TO_GUEST_BYTES {
             const E2BIG: i32 = 7;

@@ -92,8 +92,8 @@ impl Agent {
 
     fn obey(&mut self, message: ToGuest) -> io::Result<()> {
         match message {
-            ToGuest::Exec { argv, envp, cwd } => {
-                let answer = match self.start(&argv, &envp, &cwd) {
+            ToGuest::Exec { argv, envp, cwd, terminal } => {
+                let answer = match self.start(&argv, &envp, &cwd, terminal) {
                     Ok(()) => FromGuest::Started,
                     Err(error) => FromGuest::NotStarted(number(&error)),
                 };
@@ -126,14 +126,16 @@ impl Agent {
     }
 
     /// Starts the program with the descriptors that came beside the frame.
-    fn start(&mut self, argv: &[CString], envp: &[CString], cwd: &CStr) -> io::Result<()> {
+    fn start(&mut self, argv: &[CString], envp: &[CString], cwd: &CStr, terminal: bool) -> io::Result<()> {
         let Ok(streams) = <[OwnedFd; 3]>::try_from(std::mem::take(&mut self.fds)) else {
             return Err(io::Error::from_raw_os_error(errno::INVALID));
         };
         let name = argv.first().ok_or_else(|| io::Error::from_raw_os_error(errno::INVALID))?;
         let path = find(name, envp, cwd)?;
+        let terminal = if terminal { Some(fd::terminal_name(streams[0].as_fd())?) } else { None };
         let streams = streams.each_ref().map(AsFd::as_fd);
-        let pid = process::Spawn { path: &path, argv, envp, cwd, streams }.start()?;
+        let terminal = terminal.as_deref();
+        let pid = process::Spawn { path: &path, argv, envp, cwd, streams, terminal }.start()?;
         self.program = Some(pid);
         Ok(())
     }

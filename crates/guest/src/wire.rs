@@ -10,7 +10,7 @@
 use std::ffi::CString;
 
 /// The version of this wire; the guest says it first.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest frame that a guest takes: more than the kernel passes as arguments and environment
 /// together (a quarter of the stack's 8 MiB; `execve(2)`, "Limits on size").
@@ -33,6 +33,8 @@ pub enum ToGuest {
         envp: Vec<CString>,
         /// The working directory.
         cwd: CString,
+        /// Whether its streams are a terminal, which it then has for itself.
+        terminal: bool,
     },
     /// Write a piece of a file into the working directory.
     Put {
@@ -113,9 +115,9 @@ impl Frame for ToGuest {
 
     fn encode(&self) -> Vec<u8> {
         match self {
-            ToGuest::Exec { argv, envp, cwd } => {
+            ToGuest::Exec { argv, envp, cwd, terminal } => {
                 let mut frame = Writer::new(EXEC);
-                frame.strings(argv).strings(envp).bytes(cwd.as_bytes());
+                frame.strings(argv).strings(envp).bytes(cwd.as_bytes()).flag(*terminal);
                 frame.finish()
             }
             ToGuest::Put { name, executable, offset, last, bytes } => {
@@ -140,7 +142,8 @@ impl Frame for ToGuest {
                 if argv.is_empty() {
                     return Err(BadFrame::Content(kind));
                 }
-                ToGuest::Exec { argv, envp: reader.strings()?, cwd: reader.string()? }
+                let (envp, cwd) = (reader.strings()?, reader.string()?);
+                ToGuest::Exec { argv, envp, cwd, terminal: reader.flag()? }
             }
             PUT => ToGuest::Put {
                 name: reader.string()?,
@@ -316,6 +319,7 @@ mod tests {
             argv: vec![c"sh".into(), c"-c".into(), c"a\nb".into()],
             envp: vec![c"A=b".into()],
             cwd: c"/workspace".into(),
+            terminal: true,
         }
     }
 

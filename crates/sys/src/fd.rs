@@ -1,6 +1,6 @@
 //! Descriptors: pipes, sockets, sealed memory, event counters, locks on parts of a file.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -151,6 +151,20 @@ pub fn try_lock_byte(file: &File, byte: i64) -> io::Result<bool> {
 pub fn is_terminal(fd: impl AsFd) -> bool {
     use std::io::IsTerminal;
     fd.as_fd().is_terminal()
+}
+
+/// The name of a pseudo-terminal in this process's own `/dev/pts`.
+///
+/// # Errors
+///
+/// ENOTTY if it is none.
+pub fn terminal_name(fd: BorrowedFd<'_>) -> io::Result<CString> {
+    let device = File::from(fd.try_clone_to_owned()?).metadata()?.rdev();
+    if !is_terminal(fd) {
+        return Err(io::Error::from_raw_os_error(libc::ENOTTY));
+    }
+    // Each has its number as the minor number of its device (`drivers/tty/pty.c`).
+    CString::new(format!("/dev/pts/{}", libc::minor(device))).map_err(io::Error::other)
 }
 
 /// Whether a descriptor is closed or the null device: nothing will ever be read from it.

@@ -324,6 +324,8 @@ pub struct Spawn<'a> {
     pub cwd: &'a CStr,
     /// Standard input, output and error.
     pub streams: [BorrowedFd<'a>; 3],
+    /// A terminal that becomes the program's own, and all three streams instead.
+    pub terminal: Option<&'a CStr>,
 }
 
 impl Spawn<'_> {
@@ -335,8 +337,15 @@ impl Spawn<'_> {
     pub fn start(&self) -> io::Result<i32> {
         let mut actions = FileActions::new()?;
         actions.change_folder(self.cwd)?;
-        for (place, stream) in self.streams.iter().enumerate() {
-            actions.duplicate(stream.as_raw_fd(), place as RawFd)?;
+        if let Some(terminal) = self.terminal {
+            // The first terminal that the leader of a session opens becomes its own.
+            actions.open(terminal, 0)?;
+            actions.duplicate(0, 1)?;
+            actions.duplicate(0, 2)?;
+        } else {
+            for (place, stream) in self.streams.iter().enumerate() {
+                actions.duplicate(stream.as_raw_fd(), place as RawFd)?;
+            }
         }
         let attributes = Attributes::new()?;
         let pointers = |words: &[CString]| -> Vec<*mut libc::c_char> {
@@ -381,6 +390,12 @@ impl FileActions {
     fn change_folder(&mut self, path: &CStr) -> io::Result<()> {
         // SAFETY: the value is initialised; the path is copied.
         result(unsafe { libc::posix_spawn_file_actions_addchdir_np(&raw mut self.0, path.as_ptr()) })
+    }
+
+    fn open(&mut self, path: &CStr, to: RawFd) -> io::Result<()> {
+        let (path, flags) = (path.as_ptr(), libc::O_RDWR);
+        // SAFETY: the value is initialised; the path is copied.
+        result(unsafe { libc::posix_spawn_file_actions_addopen(&raw mut self.0, to, path, flags, 0) })
     }
 
     fn duplicate(&mut self, from: RawFd, to: RawFd) -> io::Result<()> {

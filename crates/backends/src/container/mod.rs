@@ -7,7 +7,7 @@
 //! - [`files`]: the host's files in it, and what the program changed in them.
 //! - [`ids`]: the unprivileged user that a run is outside.
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
-//! - [`session`]: a sandbox that is open, and a program that runs in it.
+//! - [`session`]: a sandbox that is open, and a program that runs in it, perhaps on a [`terminal`].
 
 mod cpu;
 mod etc;
@@ -16,6 +16,7 @@ mod ids;
 mod probe;
 mod root;
 mod session;
+mod terminal;
 
 use std::ffi::CString;
 use std::path::{Component, Path, PathBuf};

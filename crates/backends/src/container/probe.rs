@@ -74,7 +74,7 @@ impl Host {
             born_in: None,
             ids: RunIds::unreserved(),
             mounts: vec![],
-            steps: root::steps(&Limits::DEFAULT, &cpu, &HostFiles::default()),
+            steps: root::steps(&Limits::DEFAULT, &cpu, &HostFiles::default(), false),
             cores: cpu.cores,
             rlimits: session::rlimits(None),
             landlock: session::landlock(self),
@@ -156,7 +156,6 @@ impl Host {
                 "a Linux program can make system calls",
                 "choose WebAssembly: --backend wasm",
             )
-            .without(Capability::Tty, "this version gives a container no terminal", "run without -t")
             .without(
                 Capability::Credentials,
                 "this version mints no credentials",
@@ -187,7 +186,7 @@ impl Host {
 }
 
 /// What every container enforces by construction.
-const ENFORCED: [Capability; 10] = [
+const ENFORCED: [Capability; 11] = [
     Capability::Cpu,
     Capability::Disk,
     Capability::Files,
@@ -198,6 +197,7 @@ const ENFORCED: [Capability; 10] = [
     Capability::Pids,
     Capability::Syscalls,
     Capability::Timeout,
+    Capability::Tty,
 ];
 
 /// Why user namespaces can't be made, from what the kernel says about itself.

@@ -65,12 +65,17 @@ struct Steps(Vec<Step>);
 const BESIDE: [(&str, bool); 4] =
     [("../cover", true), ("../upper", true), ("../scratch", true), ("../empty", false)];
 
-/// All steps for a sandbox with these limits and files of the host.
-pub(super) fn steps(limits: &Limits, cpu: &View, files: &HostFiles) -> Vec<Step> {
+/// All steps for a sandbox with these limits and files of the host. The folders that are handed over
+/// are, in this order and if they are needed: that of terminals, the one that the host fills, the one
+/// that holds what the program changed.
+pub(super) fn steps(limits: &Limits, cpu: &View, files: &HostFiles, terminal: bool) -> Vec<Step> {
     let mut steps = Steps(Vec::with_capacity(160));
     steps.host_usr();
     steps.etc(etc::entries(USER));
     steps.dev();
+    if terminal {
+        steps.push(Step::HandOver { path: c"dev/pts".into() });
+    }
     steps.beside(files);
     steps.writable(files.workspace.as_ref());
     steps.shown(&files.shown);

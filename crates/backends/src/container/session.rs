@@ -29,6 +29,7 @@ use tokio::sync::Mutex;
 use super::cpu::View;
 use super::files::{self, Base, Changes, HostFiles, Put};
 use super::ids::RunIds;
+use super::terminal::Terminal;
 use super::{Host, interpreter, root};
 use crate::agent::{self, Agent};
 
@@ -70,9 +71,11 @@ pub(super) struct ContainerSession {
     inside: Arc<Inside>,
     memory_bytes: u64,
     halted: Option<Left>,
+    /// The folder of terminals, if there are to be any.
+    terminals: Option<OwnedFd>,
     base: Base,
     put: Put,
-    _ids: RunIds,
+    ids: RunIds,
 }
 
 /// What a running program shares with its session.
@@ -106,6 +109,7 @@ pub(super) async fn open(
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     let mut files = HostFiles::prepare(grant.files(), ids.ids())?;
     let limits = grant.limits();
+    let terminal = grant.asks().contains(&Capability::Tty);
     let ceilings = Ceilings {
         memory_bytes: limits.memory_bytes,
         cpu_thousandths: limits.cpus.thousandths(),
@@ -119,7 +123,7 @@ pub(super) async fn open(
         born_in: group.born_in().map_err(of_cgroup)?,
         ids: ids.ids().clone(),
         mounts: std::mem::take(&mut files.mounts),
-        steps: root::steps(limits, &cpu, &files),
+        steps: root::steps(limits, &cpu, &files, terminal),
         cores: cpu.cores,
         rlimits: rlimits((!group.limits(Controller::Pids)).then_some(ceilings.pids)),
         landlock: landlock(host),
@@ -131,6 +135,11 @@ pub(super) async fn open(
     };
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
     let mut launched = launch.spawn().map_err(of_launch)?;
+    let terminals = if terminal {
+        Some(launched.handed_over().map_err(|error| explained(&mut launched, error))?)
+    } else {
+        None
+    };
     let base = base(&mut launched, files, ids.ids())?;
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
@@ -141,9 +150,10 @@ pub(super) async fn open(
         launched,
         memory_bytes: limits.memory_bytes,
         halted: None,
+        terminals,
         base,
         put: Put::default(),
-        _ids: ids,
+        ids,
     })
 }
 
@@ -282,10 +292,40 @@ impl ContainerSession {
             self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
             self.inside.agent.put(&file).await?;
         }
+        let argv = argv.words().map(CString::from).collect();
+        let envp = self.environment(&exec.environment);
+        let streams = match exec.terminal {
+            Some(size) => self.start_on_terminal(argv, envp, size).await?,
+            None => self.start_on_pipes(argv, envp, exec.stdin).await?,
+        };
+        Ok(ContainerRunning { inside: Arc::clone(&self.inside), streams, ending: Mutex::default() })
+    }
+
+    async fn start_on_terminal(
+        &self,
+        argv: Vec<CString>,
+        envp: Vec<CString>,
+        size: WindowSize,
+    ) -> Result<Streams, BackendError> {
+        let failed = || BackendError::host("make the program's terminal");
+        let missing = || failed()(io::ErrorKind::Unsupported.into());
+        let folder = self.terminals.as_ref().ok_or_else(missing)?;
+        let (terminal, theirs) = Terminal::make(folder, self.ids.ids(), size).map_err(failed())?;
+        let streams = [theirs.as_fd(); 3];
+        self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, true).await?;
+        Ok(Streams::Terminal(terminal))
+    }
+
+    async fn start_on_pipes(
+        &self,
+        argv: Vec<CString>,
+        envp: Vec<CString>,
+        stdin: bool,
+    ) -> Result<Streams, BackendError> {
         let failed = || BackendError::host("make the program's pipes");
         let (stdout, stdout_inside) = fd::pipe().map_err(failed())?;
         let (stderr, stderr_inside) = fd::pipe().map_err(failed())?;
-        let (stdin_inside, stdin) = if exec.stdin {
+        let (stdin_inside, stdin) = if stdin {
             let (inside, outside) = fd::pipe().map_err(failed())?;
             (inside, Some(outside))
         } else {
@@ -293,18 +333,12 @@ impl ContainerSession {
             (OwnedFd::from(null), None)
         };
         let streams = [stdin_inside.as_fd(), stdout_inside.as_fd(), stderr_inside.as_fd()];
-        let argv = argv.words().map(CString::from).collect();
-        self.inside
-            .agent
-            .exec(argv, self.environment(&exec.environment), root::WORKSPACE.into(), streams)
-            .await?;
-        Ok(ContainerRunning {
-            inside: Arc::clone(&self.inside),
+        self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, false).await?;
+        Ok(Streams::Pipes(Pipes {
             stdout: Stream::new(stdout).map_err(failed())?,
             stderr: Stream::new(stderr).map_err(failed())?,
             stdin: Mutex::new(stdin.map(writer).transpose().map_err(failed())?),
-            ending: Mutex::default(),
-        })
+        }))
     }
 
     /// The program's environment: ours, and on top of it what was granted.
@@ -433,53 +467,94 @@ fn writer(end: OwnedFd) -> io::Result<pipe::Sender> {
 #[derive(Debug)]
 struct ContainerRunning {
     inside: Arc<Inside>,
+    streams: Streams,
+    ending: Mutex<Option<Ending>>,
+}
+
+/// What connects a program with us.
+#[derive(Debug)]
+enum Streams {
+    Pipes(Pipes),
+    Terminal(Terminal),
+}
+
+#[derive(Debug)]
+struct Pipes {
     stdin: Mutex<Option<pipe::Sender>>,
     stdout: Stream,
     stderr: Stream,
-    ending: Mutex<Option<Ending>>,
+}
+
+impl Pipes {
+    async fn output(&self) -> io::Result<Option<Output>> {
+        // When one stream has ended, the other decides.
+        tokio::select! {
+            Some(bytes) = async { self.stdout.read().await.transpose() } => {
+                bytes.map(|bytes| Some(Output::Stdout(bytes)))
+            }
+            Some(bytes) = async { self.stderr.read().await.transpose() } => {
+                bytes.map(|bytes| Some(Output::Stderr(bytes)))
+            }
+            else => Ok(None),
+        }
+    }
+
+    async fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdin = self.stdin.lock().await;
+        let Some(pipe) = stdin.as_mut() else { return Ok(()) };
+        match pipe.write_all(bytes).await {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                *stdin = None;
+                Ok(())
+            }
+            result => result,
+        }
+    }
 }
 
 impl Running for ContainerRunning {
     fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
         Box::pin(async move {
-            let failed = || BackendError::host("read the program's output");
-            // When one stream has ended, the other decides.
-            tokio::select! {
-                Some(bytes) = async { self.stdout.read().await.transpose() } => {
-                    bytes.map(|bytes| Some(Output::Stdout(bytes))).map_err(failed())
-                }
-                Some(bytes) = async { self.stderr.read().await.transpose() } => {
-                    bytes.map(|bytes| Some(Output::Stderr(bytes))).map_err(failed())
-                }
-                else => Ok(None),
-            }
+            let output = match &self.streams {
+                Streams::Pipes(pipes) => pipes.output().await,
+                Streams::Terminal(terminal) => terminal.read().await.map(|bytes| bytes.map(Output::Stdout)),
+            };
+            output.map_err(BackendError::host("read the program's output"))
         })
     }
 
     fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>> {
         Box::pin(async move {
-            let mut stdin = self.stdin.lock().await;
-            let Some(pipe) = stdin.as_mut() else { return Ok(()) };
-            match pipe.write_all(bytes).await {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                    *stdin = None;
-                    Ok(())
-                }
-                result => result.map_err(BackendError::host("write to the program's standard input")),
-            }
+            let written = match &self.streams {
+                Streams::Pipes(pipes) => pipes.write(bytes).await,
+                Streams::Terminal(terminal) => terminal.write(bytes).await,
+            };
+            written.map_err(BackendError::host("write to the program's standard input"))
         })
     }
 
     fn close_stdin(&self) -> Boxed<'_, ()> {
-        Box::pin(async move { *self.stdin.lock().await = None })
+        Box::pin(async move {
+            match &self.streams {
+                Streams::Pipes(pipes) => *pipes.stdin.lock().await = None,
+                Streams::Terminal(terminal) => terminal.end_input().await,
+            }
+        })
     }
 
     fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
         Box::pin(self.inside.agent.signal(signal))
     }
 
-    fn resize(&self, _size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
-        Box::pin(async { Ok(()) })
+    fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(async move {
+            match &self.streams {
+                Streams::Pipes(_) => Ok(()),
+                Streams::Terminal(terminal) => {
+                    terminal.resize(size).map_err(BackendError::host("resize the program's terminal"))
+                }
+            }
+        })
     }
 
     fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {
