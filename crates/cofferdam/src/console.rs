@@ -5,14 +5,17 @@
 
 mod input;
 mod spool;
+mod terminal;
 mod writer;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use cofferdam_core::backend::{Boxed, Output};
+use cofferdam_core::request::WindowSize;
 use cofferdam_engine::run::Streams;
 use cofferdam_sys::fd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -20,6 +23,8 @@ use tokio::sync::{Mutex, OnceCell};
 
 use input::Input;
 pub(crate) use spool::Spool;
+pub(crate) use terminal::window_size;
+use terminal::{Presses, RawMode};
 use writer::Writer;
 
 /// A run's streams.
@@ -27,6 +32,48 @@ pub(crate) struct Console {
     sink: Sink,
     input: Input,
     signals: Mutex<Signals>,
+    terminal: Option<OwnTerminal>,
+}
+
+/// Our own terminal, where the program has one inside.
+struct OwnTerminal {
+    _raw: Option<RawMode>,
+    presses: std::sync::Mutex<Presses>,
+    /// Told when presses of control-C end the run: once for the program, once for us.
+    leave: tokio::sync::Semaphore,
+    resized: Mutex<Signal>,
+}
+
+impl OwnTerminal {
+    fn new() -> io::Result<Self> {
+        Ok(OwnTerminal {
+            _raw: RawMode::set()?,
+            presses: std::sync::Mutex::default(),
+            leave: tokio::sync::Semaphore::new(0),
+            resized: Mutex::new(signal(SignalKind::window_change())?),
+        })
+    }
+
+    fn typed(&self, keys: &[u8]) {
+        let ends = self.presses.lock().is_ok_and(|mut presses| presses.typed(keys, Instant::now()));
+        if ends {
+            self.leave.add_permits(2);
+        }
+    }
+
+    fn written(&self, bytes: &[u8]) {
+        if let Ok(mut presses) = self.presses.lock() {
+            presses.written(bytes);
+        }
+    }
+
+    /// Waits until somebody wants to leave.
+    async fn left(&self) {
+        match self.leave.acquire().await {
+            Ok(permit) => permit.forget(),
+            Err(_) => std::future::pending().await, // it is never closed
+        }
+    }
 }
 
 /// Where output goes.
@@ -93,7 +140,17 @@ impl Console {
 
     fn new(sink: Sink, stdin: bool) -> io::Result<Self> {
         let input = if stdin { Input::standard()? } else { Input::empty() };
-        Ok(Console { sink, input, signals: Mutex::new(Signals::new()?) })
+        Ok(Console { sink, input, signals: Mutex::new(Signals::new()?), terminal: None })
+    }
+
+    /// The same for a program on a terminal: ours, if it is one, passes on every key and its size.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said about our terminal.
+    pub(crate) fn for_a_terminal(mut self) -> io::Result<Self> {
+        self.terminal = Some(OwnTerminal::new()?);
+        Ok(self)
     }
 
     /// What became of standard output and standard error.
@@ -134,6 +191,9 @@ impl Streams for Console {
             Output::Stderr(bytes) => (1, bytes),
         };
         Box::pin(async move {
+            if let Some(terminal) = &self.terminal {
+                terminal.written(&bytes);
+            }
             match &self.sink {
                 Sink::Passed(streams) => streams[which].write(bytes).await,
                 Sink::Captured(spools) => match spools[which].lock() {
@@ -149,11 +209,34 @@ impl Streams for Console {
     }
 
     fn input(&self) -> Boxed<'_, Option<Vec<u8>>> {
-        Box::pin(self.input.next())
+        Box::pin(async move {
+            let keys = self.input.next().await;
+            if let (Some(terminal), Some(keys)) = (&self.terminal, &keys) {
+                terminal.typed(keys);
+            }
+            keys
+        })
     }
 
     fn interrupt(&self) -> Boxed<'_, i32> {
-        Box::pin(async move { self.signals.lock().await.next().await })
+        Box::pin(async move {
+            let mut signals = self.signals.lock().await;
+            match &self.terminal {
+                None => signals.next().await,
+                Some(terminal) => tokio::select! {
+                    signal = signals.next() => signal,
+                    () = terminal.left() => SignalKind::interrupt().as_raw_value(),
+                },
+            }
+        })
+    }
+
+    fn resized(&self) -> Boxed<'_, WindowSize> {
+        Box::pin(async move {
+            let Some(terminal) = &self.terminal else { return std::future::pending().await };
+            terminal.resized.lock().await.recv().await;
+            window_size()
+        })
     }
 
     fn dropped(&self) -> [u64; 2] {

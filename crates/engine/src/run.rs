@@ -21,7 +21,7 @@ use cofferdam_core::backend::{Boxed, Exec, Left, Output, Session};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
 use cofferdam_core::policy::{Limits, PolicyHash, Profile};
-use cofferdam_core::request::{Origin, Program, Request};
+use cofferdam_core::request::{Origin, Program, Request, WindowSize};
 
 use crate::Engine;
 use crate::select::{self, Selected};
@@ -45,6 +45,10 @@ pub trait Streams: Send + Sync {
 
     /// The next signal that somebody sent us; for ever if none comes. Safe to drop while waiting.
     fn interrupt(&self) -> Boxed<'_, i32>;
+
+    /// The next size that our own terminal changes to; for ever if it doesn't, or there is none. Safe to
+    /// drop while waiting.
+    fn resized(&self) -> Boxed<'_, WindowSize>;
 
     /// Bytes of output that had to be dropped so far: standard output, standard error.
     fn dropped(&self) -> [u64; 2];

@@ -14,7 +14,7 @@ use cofferdam_core::outcome::{Cancel, End, FaultCode, LimitName, Outcome, Ran, R
 use cofferdam_core::policy::{
     ALWAYS_ASKED, BackendName, Ceiling, Layer, LimitsLayer, Policy, Profile, decide,
 };
-use cofferdam_core::request::{Argv, Program, Request};
+use cofferdam_core::request::{Argv, Program, Request, WindowSize};
 use cofferdam_engine::run::Streams;
 use cofferdam_engine::select::{Absent, Candidate};
 use cofferdam_engine::{Engine, policy_hash, record};
@@ -54,6 +54,10 @@ impl Streams for Collected {
                 None => std::future::pending().await,
             }
         })
+    }
+
+    fn resized(&self) -> Boxed<'_, WindowSize> {
+        Box::pin(std::future::pending())
     }
 
     fn dropped(&self) -> [u64; 2] {

@@ -231,6 +231,7 @@ pub(super) fn main(args: RunArgs) -> u8 {
             return super::REFUSED;
         }
     };
+    let on_terminal = args.tty;
     let passes_stdin = if args.json { args.stdin } else { true };
     let labels: BTreeMap<_, _> = args.label.iter().cloned().collect();
     let prepared = match prepare(args) {
@@ -241,8 +242,12 @@ pub(super) fn main(args: RunArgs) -> u8 {
         }
         Err(unprepared) => return reporter.refused(&run, labels, unprepared.into_fault()),
     };
-    let console = if reporter.json { Console::capturing } else { Console::passing };
-    match execute(&run, prepared, labels.clone(), || console(passes_stdin)) {
+    let console = || {
+        let new = if reporter.json { Console::capturing } else { Console::passing };
+        let console = new(passes_stdin)?;
+        if on_terminal && passes_stdin { console.for_a_terminal() } else { Ok(console) }
+    };
+    match execute(&run, prepared, labels.clone(), console) {
         Ok((outcome, kept)) => reporter.report(&outcome, &kept),
         Err(fault) => reporter.refused(&run, labels, fault),
     }

@@ -28,6 +28,7 @@ pub(super) async fn until_the_end(
     let pump = Pump::new(running, streams, limits.output_bytes);
     let mut pumping = pin!(pump.output());
     let mut feeding = pin!(feed(running, streams));
+    let mut resizing = pin!(resize(running, streams));
     let mut fed = false;
     let mut pumped = false;
     let cause = {
@@ -40,6 +41,7 @@ pub(super) async fn until_the_end(
                     Err(cause) => break cause,
                 },
                 () = &mut feeding, if !fed => fed = true,
+                () = &mut resizing => {}
             }
         }
     };
@@ -126,6 +128,14 @@ async fn after_grace(running: &dyn Running, grace: Duration, streams: &dyn Strea
         }
     }
     Cause::Deadline
+}
+
+/// Passes on each size that our own terminal changes to. Never ends.
+async fn resize(running: &dyn Running, streams: &dyn Streams) {
+    loop {
+        let size = streams.resized().await;
+        let _ = running.resize(size).await; // a program that has ended shows elsewhere
+    }
 }
 
 /// Passes standard input on until it ends or the program stops taking it.

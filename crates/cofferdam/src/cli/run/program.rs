@@ -7,9 +7,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use cofferdam_core::outcome::FaultCode;
-use cofferdam_core::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script, WindowSize};
+use cofferdam_core::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script, Variable};
 
 use super::{Named, RunArgs, Unprepared};
+use crate::console::window_size;
 
 /// The most that a script may be, in bytes. It is held in memory on its way inside.
 const SCRIPT_BYTES: u64 = 64 << 20;
@@ -35,12 +36,19 @@ pub(super) fn request(args: RunArgs) -> Result<Request, Unprepared> {
     Ok(Request {
         program,
         files,
-        environment: vec![],
+        environment: if args.tty { kind_of_terminal() } else { vec![] },
         labels: std::collections::BTreeMap::new(),
-        // The size is told when the program runs on a terminal of ours.
-        terminal: args.tty.then_some(WindowSize { columns: 80, rows: 24 }),
+        terminal: args.tty.then(window_size),
         collect: false,
     })
+}
+
+/// What kind of terminal ours is, which the one inside looks like. Nothing else of our environment
+/// gets in unnamed.
+fn kind_of_terminal() -> Vec<Variable> {
+    let plain = |kind: &String| kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let kind = std::env::var("TERM").ok().filter(plain).unwrap_or_else(|| "xterm".to_owned());
+    Variable::new("TERM", kind).into_iter().collect()
 }
 
 /// An argument: any bytes but NUL, which the operating system let nobody type.
