@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::host::is_root;
+
 /// The program, with a state folder and a home that nothing else uses.
 pub struct Product {
     program: PathBuf,
     folder: TempDir,
+    /// Whom it is started as, if not as ourselves.
+    user: Option<u32>,
     _turn: File,
 }
 
@@ -50,7 +54,33 @@ impl Product {
         lock(&turn);
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("home")).unwrap();
-        Product { program, folder, _turn: turn }
+        Product { program, folder, user: None, _turn: turn }
+    }
+
+    /// The program as an ordinary user has it: a copy that they own, in a folder and a home of their
+    /// own. If the tests don't run as root, that is who runs them.
+    #[must_use]
+    pub fn of_an_ordinary_user(program: &str) -> Self {
+        let mut product = Product::new(program);
+        let copy = product.folder.path().join("cofferdam");
+        std::fs::copy(&product.program, &copy).unwrap();
+        product.program = copy;
+        if is_root() {
+            product.user = Some(ORDINARY);
+            product.give(product.folder.path());
+        }
+        product
+    }
+
+    /// Gives a file or folder, with everything in it, to the user who runs the program.
+    pub fn give(&self, path: &Path) {
+        let Some(user) = self.user else { return };
+        std::os::unix::fs::lchown(path, Some(user), Some(user)).unwrap();
+        if std::fs::symlink_metadata(path).unwrap().is_dir() {
+            for entry in std::fs::read_dir(path).unwrap() {
+                self.give(&entry.unwrap().path());
+            }
+        }
     }
 
     /// A folder that goes with this.
@@ -75,7 +105,15 @@ impl Product {
     /// A command, ready for more arguments. Standard input is empty.
     #[must_use]
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match self.user {
+            None => Command::new(&self.program),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+                command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
+                command
+            }
+        };
         command
             .args(args)
             .env("COFFERDAM_STATE", self.state())
@@ -133,6 +171,9 @@ impl Product {
         ran
     }
 }
+
+/// A user that no system gives to anybody: below those of containers, above those of people.
+const ORDINARY: u32 = 61_234;
 
 impl Drop for Product {
     /// Removes what a killed run left, while there is still a state folder that knows of it.

@@ -11,7 +11,9 @@ mod leftovers;
 mod limits;
 mod outcome;
 mod refusals;
+mod rootless;
 mod run;
+mod terminal;
 
 use cofferdam_testkit::product::Product;
 
@@ -20,16 +22,21 @@ fn product() -> Product {
     Product::new(env!("CARGO_BIN_EXE_cofferdam"))
 }
 
+/// The program as an ordinary user has it, beside other tests.
+fn ordinary() -> Product {
+    Product::of_an_ordinary_user(env!("CARGO_BIN_EXE_cofferdam"))
+}
+
 /// The program, with no other test using it.
 fn alone() -> Product {
     Product::alone(env!("CARGO_BIN_EXE_cofferdam"))
 }
 
-/// Skips a test that needs root, since this version starts containers as root only.
+/// Skips a test that needs what root alone has everywhere: cgroups, and ids that nobody else has.
 macro_rules! needs_root {
     () => {
         if !cofferdam_testkit::host::is_root() {
-            cofferdam_testkit::skip!("containers are started by root in this version");
+            cofferdam_testkit::skip!("it holds what root alone has everywhere: cgroups, and ids of its own");
         }
     };
 }
