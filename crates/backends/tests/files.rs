@@ -60,7 +60,7 @@ fn new_run() -> RunId {
 
 fn run_limited(files: FilesLayer, limits: LimitsLayer, shell: &str) -> Result<Ran, BackendError> {
     let kept = tempfile::tempdir().unwrap();
-    let container = Container::probe(kept.path().join("agent"));
+    let container = Container::probe(kept.path().to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut session = container.open(&new_run(), grant(files, limits)).await?;
@@ -312,7 +312,7 @@ fn a_workspace_with_sockets_devices_and_links_is_left_as_it_was() {
             "echo x > device 2>/dev/null; cat in/a.txt; echo y >> in/a.txt; cat out >/dev/null && echo read;
              rm -f socket; true",
         );
-        assert!(ran.output.starts_with("a\n"), "{ran:?}");
+        assert!(ran.output.contains("a\n"), "{ran:?}");
         assert!(ran.changes.contains_key("modified src/a.txt"), "{ran:?}");
         assert_eq!(fingerprint(folder.path()), before);
     }

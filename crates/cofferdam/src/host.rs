@@ -17,7 +17,7 @@ pub(crate) fn candidates(state: &Path) -> Vec<Candidate> {
         .map(|&name| Candidate {
             name,
             backend: match name {
-                BackendName::Container => Ok(Box::new(Container::probe(state.join("agent"))) as _),
+                BackendName::Container => Ok(Box::new(Container::probe(state.to_owned())) as _),
                 other => Err(not_built(other)),
             },
         })

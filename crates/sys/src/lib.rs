@@ -6,6 +6,7 @@
 //! - [`cgroup`]: ceilings on memory, processor time and processes, versions 1 and 2.
 //! - [`seccomp`]: the list of system calls that a sandbox may make, each with its reason.
 //! - [`landlock`]: the second layer over the file system.
+//! - [`loop_device`]: a file as a block device.
 //! - [`mount`]: parts of the host's tree, made ready for a sandbox.
 //! - [`process`]: waiting for, signalling and starting processes; limits and identity.
 //! - [`fd`]: pipes, sealed memory, events, locks.
@@ -20,6 +21,7 @@ pub mod fd;
 pub mod fdpass;
 pub mod landlock;
 pub mod launch;
+pub mod loop_device;
 pub mod mount;
 pub mod process;
 pub mod seccomp;

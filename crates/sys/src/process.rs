@@ -536,18 +536,32 @@ pub fn on_noexec_mount(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
+/// Bytes that this user may still write to the file system of an open file.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn available(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let stat = statfs(fd)?;
+    Ok((stat.f_bavail as u64).saturating_mul(stat.f_bsize as u64))
+}
+
+fn statfs(fd: BorrowedFd<'_>) -> io::Result<libc::statfs> {
+    // SAFETY: the structure is live and filled by the kernel.
+    unsafe {
+        let mut stat = MaybeUninit::<libc::statfs>::zeroed().assume_init();
+        check(libc::c_long::from(libc::fstatfs(fd.as_raw_fd(), &raw mut stat)))?;
+        Ok(stat)
+    }
+}
+
 /// How full the file system of an open file is.
 ///
 /// # Errors
 ///
 /// What the kernel said.
 pub fn space(fd: BorrowedFd<'_>) -> io::Result<Space> {
-    // SAFETY: the structure is live and filled by the kernel.
-    let stat = unsafe {
-        let mut stat = MaybeUninit::<libc::statfs>::zeroed().assume_init();
-        check(libc::c_long::from(libc::fstatfs(fd.as_raw_fd(), &raw mut stat)))?;
-        stat
-    };
+    let stat = statfs(fd)?;
     let size = stat.f_bsize as u64;
-    Ok(Space { bytes: (stat.f_blocks * size, stat.f_bfree * size), files: (stat.f_files, stat.f_ffree) })
+    Ok(Space { bytes: (stat.f_blocks * size, stat.f_bavail * size), files: (stat.f_files, stat.f_ffree) })
 }

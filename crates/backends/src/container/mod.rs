@@ -10,6 +10,7 @@
 //! - [`session`]: a sandbox that is open, and a program that runs in it, perhaps on a [`terminal`].
 
 mod cpu;
+mod disk;
 mod etc;
 mod files;
 mod ids;
@@ -36,19 +37,18 @@ pub use probe::Host;
 pub struct Container {
     host: Host,
     offers: Offers,
-    /// Where the guest agent's program is kept.
-    kept: PathBuf,
+    /// A folder of ours: the guest agent's program is kept in it, and disks are made there.
+    folder: PathBuf,
 }
 
 impl Container {
     /// Looks at what this host has. Cheap enough for every run: a few small files are read.
     ///
-    /// `kept` is a folder that only we can write; the first run puts the guest agent's program
-    /// there.
+    /// `folder` is one that only we can write; the first run puts the guest agent's program into it.
     #[must_use]
-    pub fn probe(kept: PathBuf) -> Self {
+    pub fn probe(folder: PathBuf) -> Self {
         let host = Host::look();
-        Container { offers: host.offers(), host, kept }
+        Container { offers: host.offers(), host, folder }
     }
 
     /// What was found on the host.
@@ -73,7 +73,7 @@ impl Backend for Container {
 
     fn gaps(&self, grant: &Grant) -> Vec<Gap> {
         let mut gaps = self.offers.missing(grant.asks());
-        gaps.extend(disk_beyond_memory(grant.limits()));
+        gaps.extend(disk_beyond_memory(grant.limits(), disk::hindrance(self.host.root)));
         gaps
     }
 
@@ -102,23 +102,16 @@ impl Backend for Container {
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             let session =
-                session::open(&self.host, &self.kept, &group_name(run), &grant, &self.gaps(&grant)).await?;
+                session::open(&self.host, &self.folder, &group_name(run), &grant, &self.gaps(&grant)).await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }
 }
 
-/// Writable space is memory, so it can't be more than there is of that.
-fn disk_beyond_memory(limits: &Limits) -> Option<Gap> {
-    (limits.disk_bytes() > limits.memory_bytes).then(|| Gap {
-        capability: Capability::Disk,
-        why: format!(
-            "writable space is memory here, and {} bytes of disk don't fit into {} bytes of memory",
-            limits.disk_bytes(),
-            limits.memory_bytes
-        ),
-        fix: "ask for at least as much --memory as --disk".into(),
-    })
+/// Writable space is memory unless it is more than there is of that, which not every host can give.
+fn disk_beyond_memory(limits: &Limits, hindrance: Option<(String, String)>) -> Option<Gap> {
+    let (why, fix) = hindrance.filter(|_| disk::is_needed(limits))?;
+    Some(Gap { capability: Capability::Disk, why, fix })
 }
 
 /// Where the interpreter of a language is, on the host and so inside.
@@ -177,9 +170,11 @@ mod tests {
     #[test]
     fn disk_beyond_memory_is_a_gap_with_its_way_out() {
         let fits = Limits { disk_bytes: Some(1 << 20), memory_bytes: 1 << 20, ..Limits::DEFAULT };
-        assert_eq!(disk_beyond_memory(&fits), None);
-        let gap = disk_beyond_memory(&Limits { memory_bytes: 1 << 10, ..fits }).unwrap();
+        assert_eq!(disk_beyond_memory(&fits, disk::hindrance(false)), None);
+        let more = Limits { memory_bytes: 1 << 10, ..fits };
+        let gap = disk_beyond_memory(&more, disk::hindrance(false)).unwrap();
         assert_eq!(gap.capability, Capability::Disk);
         assert!(gap.fix.contains("--memory"));
+        assert_eq!(disk_beyond_memory(&more, None), None);
     }
 }

@@ -14,6 +14,7 @@ use cofferdam_sys::{fdpass, landlock, process, seccomp as filter};
 use super::cpu::View;
 use super::files::HostFiles;
 use super::ids::RunIds;
+use super::root::Plan;
 use super::{root, session};
 use crate::agent;
 
@@ -74,7 +75,7 @@ impl Host {
             born_in: None,
             ids: RunIds::unreserved(),
             mounts: vec![],
-            steps: root::steps(&Limits::DEFAULT, &cpu, &HostFiles::default(), false),
+            steps: root::steps(&Plan::plain(&Limits::DEFAULT, &cpu, &HostFiles::default())),
             cores: cpu.cores,
             rlimits: session::rlimits(None),
             landlock: session::landlock(self),

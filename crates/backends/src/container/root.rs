@@ -60,15 +60,41 @@ const MOUNT_POINTS: [&str; 4] = ["/tmp", "/run", "/mnt", "/srv"];
 /// Collects steps.
 struct Steps(Vec<Step>);
 
-/// Folders beside the new root, which nothing leads to once the sandbox runs: what goes over the
+/// Folders that overlays need, where nothing leads to once the sandbox runs: what goes over the
 /// workspace, the program's own layer and the kernel's scratch folder for that, and an empty one.
-const BESIDE: [(&str, bool); 4] =
-    [("../cover", true), ("../upper", true), ("../scratch", true), ("../empty", false)];
+const FOR_OVERLAYS: [(&str, bool); 4] =
+    [("cover", true), ("upper", true), ("scratch", true), ("empty", false)];
 
-/// All steps for a sandbox with these limits and files of the host. The folders that are handed over
+/// What decides how a sandbox's root looks.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    pub(super) limits: &'a Limits,
+    pub(super) cpu: &'a View,
+    pub(super) files: &'a HostFiles,
+    /// Whether there will be terminals.
+    pub(super) terminal: bool,
+    /// The file system that holds what is written, if that isn't the root's own memory: its position
+    /// among the launch's mounts.
+    pub(super) disk: Option<usize>,
+}
+
+impl<'a> Plan<'a> {
+    /// Nothing but the host's `/usr`.
+    pub(super) fn plain(limits: &'a Limits, cpu: &'a View, files: &'a HostFiles) -> Self {
+        Plan { limits, cpu, files, terminal: false, disk: None }
+    }
+
+    /// Where folders lie that hold what is written and aren't shown by themselves.
+    fn hidden_place(&self) -> &'static str {
+        if self.disk.is_some() { "../disk/" } else { "../" }
+    }
+}
+
+/// All steps for a sandbox. The folders that are handed over
 /// are, in this order and if they are needed: that of terminals, the one that the host fills, the one
 /// that holds what the program changed.
-pub(super) fn steps(limits: &Limits, cpu: &View, files: &HostFiles, terminal: bool) -> Vec<Step> {
+pub(super) fn steps(plan: &Plan<'_>) -> Vec<Step> {
+    let Plan { limits, cpu, files, terminal, disk } = *plan;
     let mut steps = Steps(Vec::with_capacity(160));
     steps.host_usr();
     steps.etc(etc::entries(USER));
@@ -76,9 +102,13 @@ pub(super) fn steps(limits: &Limits, cpu: &View, files: &HostFiles, terminal: bo
     if terminal {
         steps.push(Step::HandOver { path: c"dev/pts".into() });
     }
-    steps.beside(files);
-    steps.writable(files.workspace.as_ref());
-    steps.shown(&files.shown);
+    if let Some(mount) = disk {
+        steps.folder("../disk");
+        steps.push(Step::Attach { mount, target: c"../disk".into() });
+    }
+    steps.for_overlays(plan);
+    steps.writable(plan);
+    steps.shown(plan);
     steps.sys(cpu);
     steps.proc(cpu);
     steps.push(Step::Pivot);
@@ -87,7 +117,8 @@ pub(super) fn steps(limits: &Limits, cpu: &View, files: &HostFiles, terminal: bo
     steps.push(Step::Loopback);
     let mut made = Made::by(&steps.0);
     made.entries += files.workspace.as_ref().map_or(0, |plan| plan.survey.hidden.len() as u64);
-    let mut all = vec![new_root(limits, &made)];
+    let on_disk = Limits { disk_bytes: Some(0), files: 0, ..limits.clone() };
+    let mut all = vec![new_root(if disk.is_some() { &on_disk } else { limits }, &made)];
     all.append(&mut steps.0);
     all
 }
@@ -258,23 +289,30 @@ impl Steps {
         }
     }
 
-    /// Folders beside the root that overlays need.
-    fn beside(&mut self, files: &HostFiles) {
-        let layered = files.workspace.as_ref().is_some_and(|plan| plan.lower.is_some());
-        if layered || !files.shown.is_empty() {
-            for (name, owned) in BESIDE {
-                self.push(Step::Folder { path: path(&[name]), mode: 0o755, owned });
+    fn for_overlays(&mut self, plan: &Plan<'_>) {
+        let layered = plan.files.workspace.as_ref().is_some_and(|workspace| workspace.lower.is_some());
+        if layered || !plan.files.shown.is_empty() {
+            for (name, owned) in FOR_OVERLAYS {
+                self.push(Step::Folder { path: path(&[plan.hidden_place(), name]), mode: 0o755, owned });
             }
         }
     }
 
     /// The folders that can be written, each a mount of its own so that the root need not be.
-    fn writable(&mut self, workspace: Option<&WorkspacePlan>) {
+    fn writable(&mut self, plan: &Plan<'_>) {
+        let workspace = plan.files.workspace.as_ref();
         self.folder("home");
-        for (name, mode, owned) in WRITABLE {
+        for (number, (name, mode, owned)) in WRITABLE.into_iter().enumerate() {
             self.push(Step::Folder { path: name.into(), mode, owned });
-            match workspace.and_then(|plan| Some((plan, plan.lower.as_ref()?))) {
-                Some((plan, lower)) if name == c"workspace" => self.layered(plan, lower),
+            match workspace.and_then(|workspace| Some((workspace, workspace.lower.as_ref()?))) {
+                Some((workspace, lower)) if name == c"workspace" => {
+                    self.layered(plan.hidden_place(), workspace, lower);
+                }
+                _ if plan.disk.is_some() => {
+                    let on_disk = path(&[&format!("../disk/writable{number}")]);
+                    self.push(Step::Folder { path: on_disk.clone(), mode, owned });
+                    self.bind(&on_disk, name);
+                }
                 _ => self.bind(name, name),
             }
         }
@@ -291,12 +329,13 @@ impl Steps {
     }
 
     /// The workspace: the host's folder, a cover over it, and the program's own layer on top.
-    fn layered(&mut self, plan: &WorkspacePlan, lower: &Source) {
+    fn layered(&mut self, place: &str, plan: &WorkspacePlan, lower: &Source) {
         self.bring("../lower", lower, true);
-        self.wait_for_filling(c"../cover", plan);
-        self.push(Step::HandOver { path: c"../upper".into() });
-        let cover = if plan.needs_filling() { "../cover:" } else { "" };
-        let options = format!("lowerdir={cover}../lower,upperdir=../upper,workdir=../scratch,userxattr");
+        self.wait_for_filling(&path(&[place, "cover"]), plan);
+        self.push(Step::HandOver { path: path(&[place, "upper"]) });
+        let cover = if plan.needs_filling() { format!("{place}cover:") } else { String::new() };
+        let options =
+            format!("lowerdir={cover}../lower,upperdir={place}upper,workdir={place}scratch,userxattr");
         self.mount(c"overlay", c"workspace", MountFlags::PLAIN, &path(&[&options]));
     }
 
@@ -322,9 +361,10 @@ impl Steps {
     }
 
     /// What is shown read-only. Folders through an overlay, which has inodes of its own.
-    fn shown(&mut self, shown: &[Place]) {
+    fn shown(&mut self, plan: &Plan<'_>) {
+        let empty = format!("{}empty", plan.hidden_place());
         let mut made = BTreeSet::from(["home", "home/user", "tmp"].map(str::to_owned));
-        for (number, Place { source, guest, folder }) in shown.iter().enumerate() {
+        for (number, Place { source, guest, folder }) in plan.files.shown.iter().enumerate() {
             for (end, _) in guest.match_indices('/') {
                 if made.insert(guest[..end].to_owned()) {
                     self.folder(&guest[..end]);
@@ -335,7 +375,7 @@ impl Steps {
                 let lower = format!("../shown{number}");
                 self.bring(&lower, source, true);
                 self.folder(guest);
-                let options = format!("lowerdir=../empty:{lower},userxattr");
+                let options = format!("lowerdir={empty}:{lower},userxattr");
                 self.mount(c"overlay", &path(&[guest]), MountFlags::READ_ONLY, &path(&[&options]));
             } else {
                 self.bring(guest, source, false);

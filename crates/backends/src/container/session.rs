@@ -29,8 +29,9 @@ use tokio::sync::Mutex;
 use super::cpu::View;
 use super::files::{self, Base, Changes, HostFiles, Put};
 use super::ids::RunIds;
+use super::root::Plan;
 use super::terminal::Terminal;
-use super::{Host, interpreter, root};
+use super::{Host, disk, interpreter, root};
 use crate::agent::{self, Agent};
 
 /// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
@@ -101,7 +102,7 @@ fn of_launch(error: LaunchError) -> BackendError {
 /// thing that is asked of it.
 pub(super) async fn open(
     host: &Host,
-    kept: &Path,
+    folder: &Path,
     group: &str,
     grant: &Grant,
     gaps: &[Gap],
@@ -109,6 +110,11 @@ pub(super) async fn open(
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     let mut files = HostFiles::prepare(grant.files(), ids.ids())?;
     let limits = grant.limits();
+    let disk = if disk::is_needed(limits) && disk::hindrance(host.root).is_none() {
+        Some(files.attach(disk::make(&folder.join("disks"), limits, ids.ids())?))
+    } else {
+        None
+    };
     let terminal = grant.asks().contains(&Capability::Tty);
     let ceilings = Ceilings {
         memory_bytes: limits.memory_bytes,
@@ -123,12 +129,12 @@ pub(super) async fn open(
         born_in: group.born_in().map_err(of_cgroup)?,
         ids: ids.ids().clone(),
         mounts: std::mem::take(&mut files.mounts),
-        steps: root::steps(limits, &cpu, &files, terminal),
+        steps: root::steps(&Plan { limits, cpu: &cpu, files: &files, terminal, disk }),
         cores: cpu.cores,
         rlimits: rlimits((!group.limits(Controller::Pids)).then_some(ceilings.pids)),
         landlock: landlock(host),
         seccomp: Some(seccomp::container()),
-        program: agent::kept_in(kept),
+        program: agent::kept_in(&folder.join("agent")),
         argv: vec![c"cofferdam-guest".into()],
         envp: vec![],
         fds: vec![theirs.into()],
@@ -417,11 +423,11 @@ fn shown_in_proc(pid: i32) -> usize {
     entries.flatten().filter(|entry| numbered(&entry.file_name())).count()
 }
 
-/// Which quotas of the sandbox's tmpfs are at least 99 % used. Its root can't be anything else:
-/// the program can neither change its root nor mount.
+/// Which quotas of the sandbox's writable space are at least 99 % used. Its `/tmp` is on that and can't
+/// be anything else: the program can neither change its root nor mount.
 fn fullness(pid: i32) -> BTreeSet<LimitName> {
     let space =
-        std::fs::File::open(format!("/proc/{pid}/root")).and_then(|root| process::space(root.as_fd()));
+        std::fs::File::open(format!("/proc/{pid}/root/tmp")).and_then(|root| process::space(root.as_fd()));
     let Ok(space) = space else { return BTreeSet::new() };
     let full = |(all, free): (u64, u64)| all > 0 && free < all.div_ceil(100);
     let quotas = [(LimitName::Disk, space.bytes), (LimitName::Files, space.files)];

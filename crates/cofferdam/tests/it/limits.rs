@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cofferdam_testkit::host::processes_with;
+use cofferdam_testkit::host::{eventually, processes_with};
 use serde_json::json;
 
 use crate::{needs_root, product};
@@ -121,6 +121,69 @@ fn the_disk_quota_holds_for_all_writable_places_together() {
     assert!(told.stderr.contains("--disk"), "a full disk is said without a terminal too: {told:?}");
     let fits = product().outcome(&["--disk", "16MiB", "--", "sh", "-c", "head -c 16000000 /dev/zero > x"]);
     assert_eq!(fits["exit_code"], 0, "{fits}");
+}
+
+#[test]
+fn a_disk_beyond_memory_holds_what_was_granted_and_leaves_nothing() {
+    needs_root!();
+    if !std::path::Path::new("/dev/loop-control").exists()
+        || std::process::Command::new("mkfs.ext4").arg("-V").output().is_err()
+    {
+        cofferdam_testkit::skip!("no loop devices, or no mkfs.ext4");
+    }
+    let product = product();
+    let fill = "import os
+wrote = 0
+try:
+    with open('/tmp/a', 'wb', buffering=0) as file:
+        while wrote < 400 << 20: wrote += file.write(bytes(1 << 20))
+except OSError as error: print(error.strerror)
+print(80 << 20 <= wrote <= 84 << 20 or wrote, os.statvfs('/workspace').f_bavail < 256)
+os.unlink('/tmp/a'); open('/dev/shm/x', 'wb').write(bytes(1 << 20)); os.makedirs('a/b')";
+    let outcome = product.outcome(&["--memory", "64MiB", "--disk", "80MiB", "--files", "1000", "-c", fill]);
+    assert_eq!(outcome["stdout"]["text"], "No space left on device\nTrue True\n", "{outcome}");
+    assert_eq!((&outcome["end"], &outcome["exit_code"]), (&json!("exited"), &json!(0)), "{outcome}");
+    let many = "n = 0\ntry:\n    while True: open(f'f{n}', 'w').close(); n += 1\nexcept OSError as e: print(1000 <= n < 1200, e.errno)";
+    let outcome = product.outcome(&["--memory", "64MiB", "--disk", "80MiB", "--files", "1000", "-c", many]);
+    assert_eq!(outcome["stdout"]["text"], "True 28\n", "{outcome}");
+    let full =
+        product.outcome(&["--memory", "64MiB", "--disk", "80MiB", "--", "sh", "-c", "cat /dev/zero > x"]);
+    assert_eq!(full["limits_hit"], json!(["disk"]), "{full}");
+    let mut child = cofferdam_testkit::product::start(&mut product.command([
+        "run",
+        "--profile",
+        "internal",
+        "--memory",
+        "64MiB",
+        "--disk",
+        "80MiB",
+        "--",
+        "sleep",
+        "306.1",
+    ]));
+    assert!(eventually(Duration::from_secs(10), || !processes_with("sleep 306.1").is_empty()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let devices = || {
+        std::fs::read_dir("/sys/block")
+            .unwrap()
+            .flatten()
+            .filter(|device| {
+                let file =
+                    std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+                file.contains(product.state().to_str().unwrap())
+            })
+            .count()
+    };
+    assert!(eventually(Duration::from_secs(10), || devices() == 0), "a device is left");
+    assert_eq!(std::fs::read_dir(product.state().join("disks")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_disk_that_the_host_has_no_room_for_is_refused() {
+    needs_root!();
+    let ran = product().run(&["--disk", "900TiB", "--", "true"]).exits(125);
+    assert!(ran.stderr.contains("is more than is free") || ran.stderr.contains("mkfs.ext4"), "{ran:?}");
 }
 
 #[test]

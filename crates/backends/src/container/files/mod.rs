@@ -101,6 +101,12 @@ impl HostFiles {
         Ok(ready)
     }
 
+    /// Adds a mount that was made ready elsewhere; gives its position.
+    pub(super) fn attach(&mut self, mount: OwnedFd) -> usize {
+        self.mounts.push(mount);
+        self.mounts.len() - 1
+    }
+
     fn show(&mut self, shown: &Shown, ids: &Ids) -> Result<(), BackendError> {
         let failed =
             |error: io::Error| refuse(&shown.host, &error, "name a file or folder that you can read");
@@ -138,8 +144,7 @@ impl HostFiles {
             mount::restrict(copy.as_fd(), MountFlags::READ_ONLY)?;
             copy
         };
-        self.mounts.push(copy);
-        Ok((self.mounts.len() - 1, mapped))
+        Ok((self.attach(copy), mapped))
     }
 
     fn plan(
