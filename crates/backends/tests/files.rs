@@ -319,6 +319,25 @@ fn a_workspace_with_sockets_devices_and_links_is_left_as_it_was() {
 }
 
 #[test]
+fn only_what_changed_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    for n in 0..2000 {
+        fs::write(folder.path().join(format!("f{n}")), vec![n as u8; 10_000]).unwrap();
+    }
+    // What this thread read so far: `rchar` of `/proc/[pid]/io`.
+    let read = || {
+        let text = fs::read_to_string("/proc/thread-self/io").unwrap();
+        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap()
+    };
+    let before = read();
+    let ran = run(workspace(folder.path()), "for n in 1 2 3 4 5 6 7 8 9; do echo x >> f$n; done; touch f10");
+    let all = read() - before;
+    assert_eq!(ran.changes.len(), 9, "{ran:?}");
+    // Of ten files both versions, and some of our own: of the twenty megabytes in all, a twentieth.
+    assert!(all < 1_000_000, "{all} bytes were read");
+}
+
+#[test]
 fn copies_that_do_not_fit_are_refused_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("big"), vec![1; 3 << 20]).unwrap();

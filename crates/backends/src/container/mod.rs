@@ -7,7 +7,8 @@
 //! - [`files`]: the host's files in it, and what the program changed in them.
 //! - [`ids`]: the unprivileged user that a run is outside.
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
-//! - [`session`]: a sandbox that is open, and a program that runs in it, perhaps on a [`terminal`].
+//! - [`session`]: a sandbox that is open; [`running`]: a program in it, perhaps on a [`terminal`].
+//! - [`disk`]: writable space beyond memory.
 
 mod cpu;
 mod disk;
@@ -16,6 +17,7 @@ mod files;
 mod ids;
 mod probe;
 mod root;
+mod running;
 mod session;
 mod terminal;
 

@@ -1,4 +1,4 @@
-//! A container that is open, and a program that runs in it.
+//! A container that is open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -9,27 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cofferdam_core::artifact::Collect;
-use cofferdam_core::backend::{
-    BackendError, Boxed, Ending, Exec, Left, Output, Running, Session, as_command,
-};
+use cofferdam_core::backend::{BackendError, Boxed, Exec, Left, Running, Session, as_command};
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{LimitName, Usage};
 use cofferdam_core::request::{File, Variable, WindowSize};
-use cofferdam_guest::wire::FromGuest;
 use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
 use cofferdam_sys::launch::{Ids, Launch, LaunchError, Launched, Resource};
-use cofferdam_sys::{fd, fdpass, process, seccomp};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncWriteExt, Interest};
-use tokio::net::unix::pipe;
+use cofferdam_sys::{fdpass, process, seccomp};
 use tokio::sync::Mutex;
 
 use super::cpu::View;
 use super::files::{self, Base, Changes, HostFiles, Put};
 use super::ids::RunIds;
 use super::root::Plan;
+use super::running::{ContainerRunning, Inside, Pipes, Streams, watch};
 use super::terminal::Terminal;
 use super::{Host, disk, interpreter, root};
 use crate::agent::{self, Agent};
@@ -58,9 +53,6 @@ const DYING: Duration = Duration::from_secs(20);
 /// How long process 1 may take to take the others along, before they are helped.
 const IMPATIENCE: Duration = Duration::from_millis(200);
 
-/// The size of a pipe's buffer that is asked for, in bytes: fewer wake-ups for long output.
-const PIPE_BYTES: i32 = 256 << 10;
-
 /// A container that is open.
 #[derive(Debug)]
 pub(super) struct ContainerSession {
@@ -79,23 +71,20 @@ pub(super) struct ContainerSession {
     ids: RunIds,
 }
 
-/// What a running program shares with its session.
-#[derive(Debug)]
-struct Inside {
-    agent: Agent,
-    group: Group,
-    /// Readable when process 1 has ended.
-    ended: AsyncFd<OwnedFd>,
-    /// Readable when memory ran out, where the kernel doesn't kill the whole group itself.
-    oom: Option<AsyncFd<OwnedFd>>,
-}
-
 fn of_cgroup(error: CgroupError) -> BackendError {
     BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
 }
 
 fn of_launch(error: LaunchError) -> BackendError {
-    BackendError::Host { action: error.action, source: error.source }
+    let LaunchError { action, source } = error;
+    match action.strip_prefix("mount overlay on ") {
+        Some(place) => BackendError::Files {
+            path: place.into(),
+            why: format!("the kernel mounts no overlay there: {source}"),
+            fix: "have it copied instead: --workspace DIR --copy".to_owned(),
+        },
+        None => BackendError::Host { action, source },
+    }
 }
 
 /// Starts a container. Its agent may still be on its way: what goes wrong there shows at the first
@@ -196,12 +185,6 @@ pub(super) fn landlock(host: &Host) -> Option<Ruleset> {
     let abi = *host.landlock.as_ref().ok()?;
     let known = abi >= cofferdam_sys::landlock::MINIMUM_ABI;
     known.then(|| Ruleset::new(abi, root::landlock_rules()))
-}
-
-fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
-    #[expect(deprecated, reason = "unsound only where the descriptor can change; an OwnedFd's can't")]
-    let watched = AsyncFd::with_interest(fd, Interest::READABLE);
-    watched.map_err(BackendError::host("watch a descriptor"))
 }
 
 /// What was set up, read from what was set up, without what this grant's own limits rule out.
@@ -329,22 +312,10 @@ impl ContainerSession {
         stdin: bool,
     ) -> Result<Streams, BackendError> {
         let failed = || BackendError::host("make the program's pipes");
-        let (stdout, stdout_inside) = fd::pipe().map_err(failed())?;
-        let (stderr, stderr_inside) = fd::pipe().map_err(failed())?;
-        let (stdin_inside, stdin) = if stdin {
-            let (inside, outside) = fd::pipe().map_err(failed())?;
-            (inside, Some(outside))
-        } else {
-            let null = std::fs::File::open("/dev/null").map_err(failed())?;
-            (OwnedFd::from(null), None)
-        };
-        let streams = [stdin_inside.as_fd(), stdout_inside.as_fd(), stderr_inside.as_fd()];
+        let (pipes, inside) = Pipes::make(stdin).map_err(failed())?;
+        let streams = inside.each_ref().map(AsFd::as_fd);
         self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, false).await?;
-        Ok(Streams::Pipes(Pipes {
-            stdout: Stream::new(stdout).map_err(failed())?,
-            stderr: Stream::new(stderr).map_err(failed())?,
-            stdin: Mutex::new(stdin.map(writer).transpose().map_err(failed())?),
-        }))
+        Ok(Streams::Pipes(pipes))
     }
 
     /// The program's environment: ours, and on top of it what was granted.
@@ -433,189 +404,3 @@ fn fullness(pid: i32) -> BTreeSet<LimitName> {
     let quotas = [(LimitName::Disk, space.bytes), (LimitName::Files, space.files)];
     quotas.into_iter().filter(|(_, quota)| full(*quota)).map(|(name, _)| name).collect()
 }
-
-/// One of a program's output streams.
-#[derive(Debug)]
-struct Stream(Mutex<Option<pipe::Receiver>>);
-
-impl Stream {
-    fn new(end: OwnedFd) -> io::Result<Self> {
-        fd::widen_pipe(end.as_fd(), PIPE_BYTES);
-        fd::set_nonblocking(end.as_fd())?;
-        Ok(Stream(Mutex::new(Some(pipe::Receiver::from_owned_fd(end)?))))
-    }
-
-    /// The next bytes; none at its end, again and again.
-    async fn read(&self) -> io::Result<Option<Vec<u8>>> {
-        let mut end = self.0.lock().await;
-        let Some(receiver) = end.as_ref() else { return Ok(None) };
-        loop {
-            receiver.readable().await?;
-            let mut bytes = Vec::with_capacity(PIPE_BYTES as usize / 4);
-            match receiver.try_read_buf(&mut bytes) {
-                Ok(0) => break,
-                Ok(_) => return Ok(Some(bytes)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        *end = None;
-        Ok(None)
-    }
-}
-
-fn writer(end: OwnedFd) -> io::Result<pipe::Sender> {
-    fd::set_nonblocking(end.as_fd())?;
-    pipe::Sender::from_owned_fd(end)
-}
-
-/// A program that runs in a container.
-#[derive(Debug)]
-struct ContainerRunning {
-    inside: Arc<Inside>,
-    streams: Streams,
-    ending: Mutex<Option<Ending>>,
-}
-
-/// What connects a program with us.
-#[derive(Debug)]
-enum Streams {
-    Pipes(Pipes),
-    Terminal(Terminal),
-}
-
-#[derive(Debug)]
-struct Pipes {
-    stdin: Mutex<Option<pipe::Sender>>,
-    stdout: Stream,
-    stderr: Stream,
-}
-
-impl Pipes {
-    async fn output(&self) -> io::Result<Option<Output>> {
-        // When one stream has ended, the other decides.
-        tokio::select! {
-            Some(bytes) = async { self.stdout.read().await.transpose() } => {
-                bytes.map(|bytes| Some(Output::Stdout(bytes)))
-            }
-            Some(bytes) = async { self.stderr.read().await.transpose() } => {
-                bytes.map(|bytes| Some(Output::Stderr(bytes)))
-            }
-            else => Ok(None),
-        }
-    }
-
-    async fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut stdin = self.stdin.lock().await;
-        let Some(pipe) = stdin.as_mut() else { return Ok(()) };
-        match pipe.write_all(bytes).await {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                *stdin = None;
-                Ok(())
-            }
-            result => result,
-        }
-    }
-}
-
-impl Running for ContainerRunning {
-    fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
-        Box::pin(async move {
-            let output = match &self.streams {
-                Streams::Pipes(pipes) => pipes.output().await,
-                Streams::Terminal(terminal) => terminal.read().await.map(|bytes| bytes.map(Output::Stdout)),
-            };
-            output.map_err(BackendError::host("read the program's output"))
-        })
-    }
-
-    fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>> {
-        Box::pin(async move {
-            let written = match &self.streams {
-                Streams::Pipes(pipes) => pipes.write(bytes).await,
-                Streams::Terminal(terminal) => terminal.write(bytes).await,
-            };
-            written.map_err(BackendError::host("write to the program's standard input"))
-        })
-    }
-
-    fn close_stdin(&self) -> Boxed<'_, ()> {
-        Box::pin(async move {
-            match &self.streams {
-                Streams::Pipes(pipes) => *pipes.stdin.lock().await = None,
-                Streams::Terminal(terminal) => terminal.end_input().await,
-            }
-        })
-    }
-
-    fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
-        Box::pin(self.inside.agent.signal(signal))
-    }
-
-    fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
-        Box::pin(async move {
-            match &self.streams {
-                Streams::Pipes(_) => Ok(()),
-                Streams::Terminal(terminal) => {
-                    terminal.resize(size).map_err(BackendError::host("resize the program's terminal"))
-                }
-            }
-        })
-    }
-
-    fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {
-        Box::pin(async move {
-            let mut ending = self.ending.lock().await;
-            if let Some(ending) = *ending {
-                return Ok(ending);
-            }
-            let found = self.inside.until_the_end().await?;
-            *ending = Some(found);
-            Ok(found)
-        })
-    }
-}
-
-impl Inside {
-    /// Waits for the first thing that ends a program.
-    async fn until_the_end(&self) -> Result<Ending, BackendError> {
-        let ending = tokio::select! {
-            biased;
-            () = self.out_of_memory() => return Ok(Ending::OutOfMemory),
-            said = self.agent.hear() => match said? {
-                Some(FromGuest::Exited(code)) => Ending::Exited(code),
-                Some(FromGuest::Signalled(signal)) => Ending::Signalled(signal),
-                Some(other) => return Err(BackendError::Wire(format!("{other:?}"))),
-                None => Ending::Lost,
-            },
-            _ = self.ended.readable() => Ending::Lost,
-        };
-        // What the kernel counted wins over what the agent saw.
-        Ok(if self.group.oom_kills() > 0 { Ending::OutOfMemory } else { ending })
-    }
-
-    /// Waits until the kernel has killed something inside for lack of memory; for ever where it sees
-    /// to the whole group itself.
-    ///
-    /// The event says that memory ran out in this group or in one above it, and comes before the
-    /// kill, which may be of somebody else's process: only the group's own count is the fact.
-    async fn out_of_memory(&self) {
-        let Some(event) = &self.oom else { return std::future::pending().await };
-        loop {
-            let Ok(mut ready) = event.readable().await else { return std::future::pending().await };
-            ready.clear_ready();
-            fd::drain_counter(event.get_ref().as_fd());
-            for _ in 0..KILL_LOOKS {
-                if self.group.oom_kills() > 0 {
-                    return;
-                }
-                tokio::time::sleep(KILL_LOOK_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// How often, and how long apart, the kernel's count is looked at after memory ran out: the kill
-/// follows within milliseconds, if it is of something inside.
-const KILL_LOOKS: u32 = 100;
-const KILL_LOOK_PAUSE: Duration = Duration::from_millis(2);

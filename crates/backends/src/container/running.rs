@@ -1,0 +1,245 @@
+//! A program that runs in a container: its streams, and how it ends.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_core::backend::{BackendError, Boxed, Ending, Output, Running};
+use cofferdam_core::request::WindowSize;
+use cofferdam_guest::wire::FromGuest;
+use cofferdam_sys::cgroup::Group;
+use cofferdam_sys::fd;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::unix::pipe;
+use tokio::sync::Mutex;
+
+use super::terminal::Terminal;
+use crate::agent::Agent;
+
+/// A program that runs in a container.
+#[derive(Debug)]
+pub(super) struct ContainerRunning {
+    pub(super) inside: Arc<Inside>,
+    pub(super) streams: Streams,
+    pub(super) ending: Mutex<Option<Ending>>,
+}
+
+/// What connects a program with us.
+#[derive(Debug)]
+pub(super) enum Streams {
+    Pipes(Pipes),
+    Terminal(Terminal),
+}
+
+#[derive(Debug)]
+pub(super) struct Pipes {
+    stdin: Mutex<Option<pipe::Sender>>,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+impl Pipes {
+    /// Makes the pipes of a program, whose standard input is empty unless it will be written. Gives
+    /// the program's ends too.
+    pub(super) fn make(stdin: bool) -> io::Result<(Self, [OwnedFd; 3])> {
+        let (stdout, stdout_inside) = fd::pipe()?;
+        let (stderr, stderr_inside) = fd::pipe()?;
+        let (stdin_inside, stdin) = if stdin {
+            let (inside, outside) = fd::pipe()?;
+            (inside, Some(outside))
+        } else {
+            (std::fs::File::open("/dev/null")?.into(), None)
+        };
+        let pipes = Pipes {
+            stdin: Mutex::new(stdin.map(writer).transpose()?),
+            stdout: Stream::new(stdout)?,
+            stderr: Stream::new(stderr)?,
+        };
+        Ok((pipes, [stdin_inside, stdout_inside, stderr_inside]))
+    }
+
+    async fn output(&self) -> io::Result<Option<Output>> {
+        // When one stream has ended, the other decides.
+        tokio::select! {
+            Some(bytes) = async { self.stdout.read().await.transpose() } => {
+                bytes.map(|bytes| Some(Output::Stdout(bytes)))
+            }
+            Some(bytes) = async { self.stderr.read().await.transpose() } => {
+                bytes.map(|bytes| Some(Output::Stderr(bytes)))
+            }
+            else => Ok(None),
+        }
+    }
+
+    async fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdin = self.stdin.lock().await;
+        let Some(pipe) = stdin.as_mut() else { return Ok(()) };
+        match pipe.write_all(bytes).await {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                *stdin = None;
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+impl Running for ContainerRunning {
+    fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
+        Box::pin(async move {
+            let output = match &self.streams {
+                Streams::Pipes(pipes) => pipes.output().await,
+                Streams::Terminal(terminal) => terminal.read().await.map(|bytes| bytes.map(Output::Stdout)),
+            };
+            output.map_err(BackendError::host("read the program's output"))
+        })
+    }
+
+    fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>> {
+        Box::pin(async move {
+            let written = match &self.streams {
+                Streams::Pipes(pipes) => pipes.write(bytes).await,
+                Streams::Terminal(terminal) => terminal.write(bytes).await,
+            };
+            written.map_err(BackendError::host("write to the program's standard input"))
+        })
+    }
+
+    fn close_stdin(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            match &self.streams {
+                Streams::Pipes(pipes) => *pipes.stdin.lock().await = None,
+                Streams::Terminal(terminal) => terminal.end_input().await,
+            }
+        })
+    }
+
+    fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(self.inside.agent.signal(signal))
+    }
+
+    fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(async move {
+            match &self.streams {
+                Streams::Pipes(_) => Ok(()),
+                Streams::Terminal(terminal) => {
+                    terminal.resize(size).map_err(BackendError::host("resize the program's terminal"))
+                }
+            }
+        })
+    }
+
+    fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {
+        Box::pin(async move {
+            let mut ending = self.ending.lock().await;
+            if let Some(ending) = *ending {
+                return Ok(ending);
+            }
+            let found = self.inside.until_the_end().await?;
+            *ending = Some(found);
+            Ok(found)
+        })
+    }
+}
+
+impl Inside {
+    /// Waits for the first thing that ends a program.
+    async fn until_the_end(&self) -> Result<Ending, BackendError> {
+        let ending = tokio::select! {
+            biased;
+            () = self.out_of_memory() => return Ok(Ending::OutOfMemory),
+            said = self.agent.hear() => match said? {
+                Some(FromGuest::Exited(code)) => Ending::Exited(code),
+                Some(FromGuest::Signalled(signal)) => Ending::Signalled(signal),
+                Some(other) => return Err(BackendError::Wire(format!("{other:?}"))),
+                None => Ending::Lost,
+            },
+            _ = self.ended.readable() => Ending::Lost,
+        };
+        // What the kernel counted wins over what the agent saw.
+        Ok(if self.group.oom_kills() > 0 { Ending::OutOfMemory } else { ending })
+    }
+
+    /// Waits until the kernel has killed something inside for lack of memory; for ever where it sees
+    /// to the whole group itself.
+    ///
+    /// The event says that memory ran out in this group or in one above it, and comes before the
+    /// kill, which may be of somebody else's process: only the group's own count is the fact.
+    async fn out_of_memory(&self) {
+        let Some(event) = &self.oom else { return std::future::pending().await };
+        loop {
+            let Ok(mut ready) = event.readable().await else { return std::future::pending().await };
+            ready.clear_ready();
+            fd::drain_counter(event.get_ref().as_fd());
+            for _ in 0..KILL_LOOKS {
+                if self.group.oom_kills() > 0 {
+                    return;
+                }
+                tokio::time::sleep(KILL_LOOK_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// One of a program's output streams.
+#[derive(Debug)]
+struct Stream(Mutex<Option<pipe::Receiver>>);
+
+impl Stream {
+    fn new(end: OwnedFd) -> io::Result<Self> {
+        fd::widen_pipe(end.as_fd(), PIPE_BYTES);
+        fd::set_nonblocking(end.as_fd())?;
+        Ok(Stream(Mutex::new(Some(pipe::Receiver::from_owned_fd(end)?))))
+    }
+
+    /// The next bytes; none at its end, again and again.
+    async fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut end = self.0.lock().await;
+        let Some(receiver) = end.as_ref() else { return Ok(None) };
+        loop {
+            receiver.readable().await?;
+            let mut bytes = Vec::with_capacity(PIPE_BYTES as usize / 4);
+            match receiver.try_read_buf(&mut bytes) {
+                Ok(0) => break,
+                Ok(_) => return Ok(Some(bytes)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        *end = None;
+        Ok(None)
+    }
+}
+
+fn writer(end: OwnedFd) -> io::Result<pipe::Sender> {
+    fd::set_nonblocking(end.as_fd())?;
+    pipe::Sender::from_owned_fd(end)
+}
+
+/// What a running program shares with its session.
+#[derive(Debug)]
+pub(super) struct Inside {
+    pub(super) agent: Agent,
+    pub(super) group: Group,
+    /// Readable when process 1 has ended.
+    pub(super) ended: AsyncFd<OwnedFd>,
+    /// Readable when memory ran out, where the kernel doesn't kill the whole group itself.
+    pub(super) oom: Option<AsyncFd<OwnedFd>>,
+}
+
+/// Watches a descriptor that only ever becomes readable.
+pub(super) fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
+    #[expect(deprecated, reason = "unsound only where the descriptor can change; an OwnedFd's can't")]
+    let watched = AsyncFd::with_interest(fd, Interest::READABLE);
+    watched.map_err(BackendError::host("watch a descriptor"))
+}
+
+/// The size of a pipe's buffer that is asked for, in bytes: fewer wake-ups for long output.
+const PIPE_BYTES: i32 = 256 << 10;
+
+/// How often, and how long apart, the kernel's count is looked at after memory ran out: the kill
+/// follows within milliseconds, if it is of something inside.
+const KILL_LOOKS: u32 = 100;
+const KILL_LOOK_PAUSE: Duration = Duration::from_millis(2);
