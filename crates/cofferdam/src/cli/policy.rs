@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use cofferdam_core::files::ALWAYS_HIDDEN;
 use cofferdam_core::policy::Policy;
 use miette::{GraphicalReportHandler, GraphicalTheme};
 
@@ -80,6 +81,13 @@ pub(crate) fn show(policy: &Policy, rest: &Rest, form: Form, out: &mut dyn Write
             if policy.limits.disk_bytes.is_none() {
                 let disk = write_size(policy.limits.disk_bytes());
                 writeln!(out, "# limits.disk is left out, and so half of the memory: {disk}")?;
+            }
+            if policy.files.workspace.is_some() {
+                writeln!(
+                    out,
+                    "# never shown of the workspace, besides files.hide: {}",
+                    ALWAYS_HIDDEN.join(" ")
+                )?;
             }
             out.write_all(toml::to_string(&file).map_err(io::Error::other)?.as_bytes())?;
         }
