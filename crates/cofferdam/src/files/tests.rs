@@ -84,7 +84,9 @@ fn a_minimal_file_says_nothing_but_its_version() {
 #[test]
 fn every_part_of_a_file_arrives() {
     let text = include_str!("../../../../examples/policies/full.toml");
-    let Loaded { layer, rest } = loaded(text);
+    let folder = Folder::new(&[("policy.toml", text), ("internal.toml", "")]);
+    let Loaded { layer, rest } = folder.load("policy.toml").unwrap();
+    assert_eq!(layer.files.workspace.as_ref().unwrap().host, folder.0.path().canonicalize().unwrap());
     assert_eq!(layer.profile, Some(Profile::Internal));
     assert_eq!(layer.limits.disk_bytes, Some(512 << 20));
     assert_eq!(layer.environment.set[0].to_c_string().to_bytes(), b"LANG=C.UTF-8");
@@ -650,6 +652,11 @@ impl Dice {
         text += &self.maybe(|dice| format!("disk = \"{}MiB\"\n", 509 + dice.roll(4)));
         text += &self.maybe(|dice| format!("files = {}\n", 99_999 + dice.roll(3)));
         text += &self.maybe(|dice| format!("output = \"{}B\"\n", 1 + dice.roll(2)));
+        text += "[files]\n";
+        text += &self.maybe(|_| "workspace = \".\"\n".into());
+        text += &self.maybe(|_| "inputs = [{ host = \"base.toml\" }]\n".into());
+        text += &self.maybe(|_| "hide = [\"secret\"]\n".into());
+        text += &self.maybe(|_| "keep = [\".envrc\"]\n".into());
         text += &self.maybe(|_| "[environment]\npass = [\"TZ\"]\n".into());
         text += &self.maybe(|_| "[[network.allow]]\nhost = \"*.a.test\"\n".into());
         text += &self.maybe(|_| "[[network.allow]]\nhost = \"x.a.test\"\nmethods = [\"GET\"]\n".into());
@@ -689,7 +696,7 @@ fn no_slip_in_a_file_is_more_than_an_error_with_a_help() {
         '😀',
     ];
     let mut dice = Dice(0xd1ce);
-    let folder = Folder::new(&[]);
+    let folder = Folder::new(&[("internal.toml", "")]);
     let mut refused = 0;
     for _ in 0..1500 {
         let mut text = whole.clone();
@@ -734,6 +741,10 @@ fn assert_within(top: &Policy, base: &Policy, folder: &Path) {
         && mine.files <= theirs.files
         && output(mine.output_bytes) <= output(theirs.output_bytes)
         && top.profile == base.profile
+        && (top.files.workspace.is_none() || top.files.workspace == base.files.workspace)
+        && top.files.shown.iter().all(|shown| base.files.shown.contains(shown))
+        && top.files.keep.iter().all(|pattern| base.files.keep.contains(pattern))
+        && base.files.hide.iter().all(|pattern| top.files.hide.contains(pattern))
         && top.accept_gaps.is_subset(&base.accept_gaps)
         && top.require.is_superset(&base.require)
         && top.network.iter().all(|rule| base.network.iter().any(|outer| rule.within(outer)))
