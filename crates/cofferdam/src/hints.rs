@@ -114,8 +114,9 @@ impl Host<'_> {
             return self.no_file(command.to_str()?);
         }
         let found = self.around.on_path(command.as_os_str())?;
-        let folder =
-            found.parent().filter(|folder| !folder.starts_with("/usr") && *folder != Path::new("/bin"))?;
+        // What is in /usr is inside, and a shim only looks for a program elsewhere.
+        let inside = ["/usr", "/bin", "/sbin"].iter().any(|folder| found.starts_with(folder));
+        let folder = found.parent().filter(|folder| !inside && !folder.ends_with("shims"))?;
         Some(format!(
             "on this machine that is {}, which is not inside: show it with --in {folder}:{folder} and name \
              its whole path",
@@ -142,21 +143,17 @@ impl Host<'_> {
         }
         let near = || self.near_environment();
         Some(match python::own(&self.around) {
-            Some(Own { venv: Some(folder), .. }) => self.other_python(&folder, "--venv", &folder),
+            Some(Own { path, venv: Some(folder) }) => other_python(&path, "--venv", &folder),
             _ if near().is_some() => {
                 let folder = near().unwrap_or_default();
                 format!("this ran {SYSTEM}; for the environment beside it pass --venv {}", word(&folder))
             }
-            Some(Own { path, .. }) => self.other_python(&path, "--python", &path),
+            Some(Own { path, .. }) => other_python(&path, "--python", &path),
             None => format!(
                 "{SYSTEM} doesn't have {module}, and there is no network to install it from: install it on \
                  this machine into a virtual environment, and pass --venv DIR"
             ),
         })
-    }
-
-    fn other_python(&self, own: &Path, flag: &str, value: &Path) -> String {
-        format!("your own python3 is in {}, and this ran {SYSTEM}: pass {flag} {}", shown(own), word(value))
     }
 
     /// A virtual environment beside the script or in the working directory, by its usual names.
@@ -265,6 +262,10 @@ impl Host<'_> {
             Err(_) => path.to_owned(),
         }
     }
+}
+
+fn other_python(own: &Path, flag: &str, value: &Path) -> String {
+    format!("your own python3 is {}, and this ran {SYSTEM}: pass {flag} {}", shown(own), word(value))
 }
 
 fn read_only() -> String {

@@ -21,6 +21,10 @@ use crate::places::quoted;
 /// The most that a script may be, in bytes. It is held in memory on its way inside.
 const SCRIPT_BYTES: u64 = 64 << 20;
 
+/// What tells a script's language: more than the kernel reads of a first line (BINPRM_BUF_SIZE in
+/// `linux/binfmts.h` is 256).
+const HEAD_BYTES: u64 = 4096;
+
 /// `--lang`: a language by its name.
 pub(super) fn lang(text: &str) -> Result<Lang, String> {
     Lang::ALL.iter().copied().find(|lang| lang.name() == text).ok_or_else(|| {
@@ -101,15 +105,20 @@ fn too_long(what: &str) -> Unprepared {
 /// A script by its extension or its first line, or anything else that can be executed. Without a
 /// workspace, the file alone gets in.
 fn from_file(path: &Path, args: Vec<OsString>, files: &Files) -> Result<(Program, Vec<File>), Unprepared> {
-    let source = read(path, files)?;
-    let lang = lang_of(path, &source)?;
+    look(path, files)?;
     let args = words(args)?;
     if let Some(workspace) = &files.workspace {
         if let Some(inside) = in_workspace(path, workspace, files)? {
+            let lang = lang_of(path, &read(path, HEAD_BYTES)?)?;
             return Ok((where_it_lies(path, inside, lang, args)?, vec![]));
         }
         refuse_taken(path, workspace)?;
     }
+    let source = read(path, SCRIPT_BYTES + 1)?;
+    if source.len() as u64 > SCRIPT_BYTES {
+        return Err(too_long(&quoted(path)));
+    }
+    let lang = lang_of(path, &source)?;
     let name = name_inside(path)?;
     match lang {
         Some(lang) => {
@@ -152,10 +161,7 @@ fn in_workspace(
     workspace: &Workspace,
     files: &Files,
 ) -> Result<Option<WorkspacePath>, Unprepared> {
-    let lost = |error: io::Error| {
-        let message = format!("could not read {}: {error}", quoted(path));
-        Unprepared::request(FaultCode::NotFound, message, "check the name")
-    };
+    let lost = |error: io::Error| unreadable(path, &error);
     let real = path.canonicalize().map_err(lost)?;
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let named = folder.canonicalize().map_err(lost)?.join(path.file_name().unwrap_or_default());
@@ -234,31 +240,38 @@ fn name_inside(path: &Path) -> Result<FileName, Unprepared> {
     })
 }
 
-fn read(path: &Path, files: &Files) -> Result<Vec<u8>, Unprepared> {
-    let in_workspace = files.workspace.as_ref().map(|workspace| workspace.host.join(path));
-    let failed = |error: io::Error| {
-        let (code, fix) = match error.kind() {
-            io::ErrorKind::NotFound if in_workspace.as_ref().is_some_and(|path| path.is_file()) => (
-                FaultCode::NotFound,
-                "it is in the workspace: name it relative to your own working directory",
-            ),
-            io::ErrorKind::NotFound => (
-                FaultCode::NotFound,
-                "check the name; a command of the sandbox goes after --, as in `run -- ls`",
-            ),
-            _ => (FaultCode::NotExecutable, "make it readable for you"),
+/// Says what is wrong with a name before anything is made of it.
+fn look(path: &Path, files: &Files) -> Result<(), Unprepared> {
+    let found = fs::metadata(path).map_err(|error| {
+        let in_workspace = files.workspace.as_ref().map(|workspace| workspace.host.join(path));
+        if error.kind() != io::ErrorKind::NotFound {
+            return unreadable(path, &error);
+        }
+        let fix = if in_workspace.is_some_and(|path| path.is_file()) {
+            "it is in the workspace: name it relative to your own working directory"
+        } else {
+            "check the name; a command of the sandbox goes after --, as in `run -- ls`"
         };
-        Unprepared::request(code, format!("could not read {}: {error}", quoted(path)), fix)
-    };
-    let found = fs::metadata(path).map_err(failed)?;
+        Unprepared::request(FaultCode::NotFound, format!("could not read {}: {error}", quoted(path)), fix)
+    })?;
     if !found.is_file() {
         let message = format!("{} is not a regular file", quoted(path));
         return Err(Unprepared::request(FaultCode::NotExecutable, message, "name a script"));
     }
-    if found.len() > SCRIPT_BYTES {
-        return Err(too_long(&quoted(path)));
-    }
-    fs::read(path).map_err(failed)
+    Ok(())
+}
+
+/// The first bytes of a file, so many at most.
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, Unprepared> {
+    let mut bytes = vec![];
+    let file = fs::File::open(path).map_err(|error| unreadable(path, &error))?;
+    file.take(most).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
+    Ok(bytes)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Unprepared {
+    let message = format!("could not read {}: {error}", quoted(path));
+    Unprepared::request(FaultCode::NotExecutable, message, "make it readable for you")
 }
 
 #[cfg(test)]
