@@ -84,9 +84,15 @@ enum Sink {
     Captured([std::sync::Mutex<Spool>; 2]),
 }
 
+/// How much of the end of standard error is kept where it is passed through, in bytes: enough for a
+/// traceback's last lines.
+const TAIL_BYTES: usize = 4096;
+
 /// One of our own output streams, and how much went there.
 struct Passed {
     file: File,
+    /// The last bytes, of a stream that somebody asks for them.
+    tail: Option<std::sync::Mutex<Vec<u8>>>,
     bytes: AtomicU64,
     within_line: AtomicBool,
     /// Started with the first write that may wait.
@@ -101,6 +107,8 @@ pub(crate) enum Kept {
         bytes: u64,
         /// Whether the last of them left a terminal's cursor within a line.
         within_line: bool,
+        /// The last of them, of standard error: at most 4 KiB.
+        tail: Vec<u8>,
     },
     /// It was captured.
     Captured(Spool),
@@ -111,7 +119,17 @@ impl Kept {
     pub(crate) fn nothing(captured: bool) -> Self {
         match captured.then(Spool::new) {
             Some(Ok(spool)) => Kept::Captured(spool),
-            _ => Kept::Passed { bytes: 0, within_line: false },
+            _ => Kept::Passed { bytes: 0, within_line: false, tail: vec![] },
+        }
+    }
+
+    /// The last bytes, at most 4 KiB: nothing of a stream that was passed through and isn't standard
+    /// error.
+    pub(crate) fn tail(&self) -> Vec<u8> {
+        match self {
+            Kept::Passed { tail, .. } => tail.clone(),
+            // What can't be read back is missing in the report too, which says so.
+            Kept::Captured(spool) => spool.tail(TAIL_BYTES as u64).unwrap_or_default(),
         }
     }
 }
@@ -123,8 +141,9 @@ impl Console {
     ///
     /// What the kernel said about duplicating a descriptor or watching for signals.
     pub(crate) fn passing(stdin: bool) -> io::Result<Self> {
-        let stdout = Passed::new(io::stdout().as_fd().try_clone_to_owned()?.into());
-        let stderr = Passed::new(io::stderr().as_fd().try_clone_to_owned()?.into());
+        let stdout = Passed::new(io::stdout().as_fd().try_clone_to_owned()?.into(), None);
+        let tail = Some(std::sync::Mutex::default());
+        let stderr = Passed::new(io::stderr().as_fd().try_clone_to_owned()?.into(), tail);
         Console::new(Sink::Passed([stdout, stderr]), stdin)
     }
 
@@ -158,7 +177,8 @@ impl Console {
         match self.sink {
             Sink::Passed(streams) => streams.map(|stream| {
                 let within_line = stream.within_line.load(Ordering::Relaxed);
-                Kept::Passed { bytes: stream.bytes.load(Ordering::Relaxed), within_line }
+                let tail = stream.tail.and_then(|tail| tail.into_inner().ok()).unwrap_or_default();
+                Kept::Passed { bytes: stream.bytes.load(Ordering::Relaxed), within_line, tail }
             }),
             Sink::Captured(spools) => spools.map(|spool| {
                 Kept::Captured(spool.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
@@ -168,20 +188,31 @@ impl Console {
 }
 
 impl Passed {
-    fn new(file: File) -> Self {
-        Passed { file, bytes: 0.into(), within_line: false.into(), writer: OnceCell::new() }
+    fn new(file: File, tail: Option<std::sync::Mutex<Vec<u8>>>) -> Self {
+        Passed { file, tail, bytes: 0.into(), within_line: false.into(), writer: OnceCell::new() }
     }
 
     /// Writes bytes, on another thread if that could wait.
     async fn write(&self, bytes: Vec<u8>) -> io::Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.within_line.store(bytes.last() != Some(&b'\n'), Ordering::Relaxed);
+        if let Some(Ok(mut tail)) = self.tail.as_ref().map(std::sync::Mutex::lock) {
+            keep_last(&mut tail, &bytes);
+        }
         if fd::takes_at_once(self.file.as_fd(), bytes.len()) {
             return (&self.file).write_all(&bytes);
         }
         let writer = self.writer.get_or_try_init(async || Writer::start(self.file.try_clone()?)).await?;
         writer.write(bytes).await
     }
+}
+
+/// Adds bytes, and keeps the last of all.
+fn keep_last(tail: &mut Vec<u8>, bytes: &[u8]) {
+    let new = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
+    let beyond = (tail.len() + new.len()).saturating_sub(TAIL_BYTES);
+    tail.drain(..beyond);
+    tail.extend_from_slice(new);
 }
 
 impl Streams for Console {
@@ -290,5 +321,24 @@ async fn arrives(signal: &mut Option<Signal>) {
             signal.recv().await;
         }
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_the_last_bytes_however_they_come() {
+        let all: Vec<u8> = (0..3 * TAIL_BYTES).map(|at| (at % 251) as u8).collect();
+        for piece in [1, 7, 1000, TAIL_BYTES - 1, TAIL_BYTES, TAIL_BYTES + 1, all.len()] {
+            let mut tail = vec![];
+            all.chunks(piece).for_each(|bytes| keep_last(&mut tail, bytes));
+            assert!(tail == all[all.len() - TAIL_BYTES..], "in pieces of {piece}");
+        }
+        let mut short = vec![];
+        keep_last(&mut short, b"ab");
+        keep_last(&mut short, b"c");
+        assert_eq!(short, b"abc");
     }
 }

@@ -274,6 +274,9 @@ impl Program {
             Program::Script(Script { lang, origin: Origin::File(name), .. }) => {
                 format!("{} {}", lang.name(), name.as_c_str().to_string_lossy())
             }
+            Program::Script(Script { lang, origin: Origin::Workspace(path), .. }) => {
+                format!("{} {}", lang.name(), path.as_c_str().to_string_lossy())
+            }
             Program::Script(Script { lang, .. }) => format!("{} code", lang.name()),
         }
     }
@@ -295,21 +298,22 @@ pub fn as_command(program: Program, interpreter: impl Fn(Lang) -> CString) -> (O
     };
     let Script { lang, origin, source, args: script_args } = script;
     let (file, mut args) = match (origin, CString::new(source)) {
+        (Origin::Workspace(path), _) => (None, vec![path.as_argument()]),
         (Origin::Inline | Origin::Stdin, Ok(code)) if code.as_bytes().len() <= ARGUMENT_BYTES => {
             (None, inline(lang, code))
         }
-        (origin, source) => {
-            let bytes = source.map_or_else(NulError::into_vec, CString::into_bytes);
-            let name = match origin {
-                Origin::File(name) => name,
-                Origin::Inline | Origin::Stdin => FileName::of_long_code(lang),
-            };
-            let args = vec![name.as_argument()];
-            (Some(File { name, bytes, executable: false }), args)
-        }
+        (Origin::File(name), source) => from_file(name, source),
+        (Origin::Inline | Origin::Stdin, source) => from_file(FileName::of_long_code(lang), source),
     };
     args.extend(script_args);
     (file, Argv::new(interpreter(lang), args))
+}
+
+/// The file of a script, and the argument by which an interpreter takes it.
+fn from_file(name: FileName, source: Result<CString, NulError>) -> (Option<File>, Vec<CString>) {
+    let bytes = source.map_or_else(NulError::into_vec, CString::into_bytes);
+    let args = vec![name.as_argument()];
+    (Some(File { name, bytes, executable: false }), args)
 }
 
 /// The arguments by which an interpreter takes code on its command line.
@@ -347,6 +351,15 @@ mod tests {
         let name = FileName::new("-c").unwrap();
         let (_, argv) = as_command(script(Lang::Python, Origin::File(name), b"1"), |_| c"py".into());
         assert_eq!(words(&argv), ["py", "./-c", "x"]);
+    }
+
+    #[test]
+    fn a_script_of_the_workspace_is_run_where_it_lies() {
+        let origin = Origin::Workspace(crate::request::WorkspacePath::new("tools/a.py").unwrap());
+        assert_eq!(script(Lang::Python, origin.clone(), b"").name(), "python tools/a.py");
+        let (file, argv) = as_command(script(Lang::Python, origin, b""), |_| c"py".into());
+        assert_eq!(file, None);
+        assert_eq!(words(&argv), ["py", "tools/a.py", "x"]);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! Nothing of the host is ever written: the workspace is shown through a layer that takes what the
 //! program writes, or as a copy.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The files of the host that a policy lets a run see.
@@ -116,10 +117,31 @@ impl GuestPath {
         CString::new(bytes).map(GuestPath).map_err(|_| BadGuestPath::Nul)
     }
 
+    /// Takes the path of a program in `/usr`, which every sandbox with a file system has: it is named,
+    /// and nothing is shown there.
+    ///
+    /// # Errors
+    ///
+    /// [`BadGuestPath::Form`] for any other path.
+    pub fn in_system(path: &Path) -> Result<Self, BadGuestPath> {
+        let straight = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
+        if !straight || !path.starts_with("/usr") || path == Path::new("/usr") {
+            return Err(BadGuestPath::Form);
+        }
+        let bytes = path.as_os_str().to_owned().into_encoded_bytes();
+        CString::new(bytes).map(GuestPath).map_err(|_| BadGuestPath::Nul)
+    }
+
     /// The path as the kernel takes it.
     #[must_use]
     pub fn as_c_str(&self) -> &CStr {
         &self.0
+    }
+
+    /// The path as paths are joined and compared.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
 }
 
@@ -211,6 +233,15 @@ mod tests {
         assert_eq!(GuestPath::new(Path::new("/data//x/")).unwrap().as_c_str(), c"/data/x");
         for path in ["/inputs/data", "/home/user/x", "/tmp/x", "/opt/y", "/root/.pyenv/versions/3"] {
             assert!(GuestPath::new(Path::new(path)).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_a_program_of_the_system_can_be_named_without_being_shown() {
+        let path = GuestPath::in_system(Path::new("/usr/bin/python3")).unwrap();
+        assert_eq!(path.as_path(), Path::new("/usr/bin/python3"));
+        for path in ["/usr", "/usr/../etc/x", "usr/bin/x", "/opt/bin/python3", "/usrx"] {
+            assert_eq!(GuestPath::in_system(Path::new(path)), Err(BadGuestPath::Form), "{path}");
         }
     }
 

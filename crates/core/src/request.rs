@@ -81,7 +81,7 @@ pub struct Script {
     pub lang: Lang,
     /// Where the code came from, which decides `argv[0]` and what a traceback shows.
     pub origin: Origin,
-    /// The code.
+    /// The code. Empty where it lies in the workspace, which has it already.
     pub source: Vec<u8>,
     /// The arguments after the script.
     pub args: Vec<CString>,
@@ -96,6 +96,8 @@ pub enum Origin {
     Inline,
     /// Standard input (`-`), which is empty afterwards.
     Stdin,
+    /// A file of the workspace, which is the working directory: it is run where it lies.
+    Workspace(WorkspacePath),
 }
 
 /// A language that `run` knows by name.
@@ -211,13 +213,49 @@ impl FileName {
     /// The name as a program's argument, which no interpreter takes for a flag.
     #[must_use]
     pub fn as_argument(&self) -> CString {
-        if !self.0.as_bytes().starts_with(b"-") {
-            return self.0.clone();
-        }
-        CString::new([b"./", self.0.as_bytes()].concat()).unwrap_or_default() // it holds no NUL
+        as_argument(&self.0)
     }
 
     /// The name as the kernel takes it.
+    #[must_use]
+    pub fn as_c_str(&self) -> &CStr {
+        &self.0
+    }
+}
+
+/// A path as a program's argument, which no interpreter takes for a flag.
+fn as_argument(path: &CStr) -> CString {
+    if !path.to_bytes().starts_with(b"-") {
+        return path.to_owned();
+    }
+    CString::new([b"./", path.to_bytes()].concat()).unwrap_or_default() // it holds no NUL
+}
+
+/// The path of a file in the workspace, relative to it: no component is empty, `.` or `..`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorkspacePath(CString);
+
+impl WorkspacePath {
+    /// Takes a path if each of its components is a file's name.
+    ///
+    /// # Errors
+    ///
+    /// [`BadFileName`] says which rule the first wrong component breaks.
+    pub fn new(path: impl Into<Vec<u8>>) -> Result<Self, BadFileName> {
+        let path = path.into();
+        for name in path.split(|&byte| byte == b'/') {
+            FileName::new(name)?;
+        }
+        CString::new(path).map(WorkspacePath).map_err(|_| BadFileName::Separator)
+    }
+
+    /// The path as a program's argument, which no interpreter takes for a flag.
+    #[must_use]
+    pub fn as_argument(&self) -> CString {
+        as_argument(&self.0)
+    }
+
+    /// The path as the kernel takes it.
     #[must_use]
     pub fn as_c_str(&self) -> &CStr {
         &self.0
@@ -290,6 +328,15 @@ mod tests {
         }
         assert!(FileName::new("x".repeat(256)).is_err());
         assert!(FileName::new("-rf\n\u{1b}[2J.py").is_ok());
+    }
+
+    #[test]
+    fn a_path_that_would_leave_the_workspace_is_refused() {
+        for path in ["", "/", "/a", "a/", "a//b", "a/../b", "./a", "..", "a\0/b"] {
+            assert!(WorkspacePath::new(path).is_err(), "{path:?}");
+        }
+        assert_eq!(WorkspacePath::new("-a/b.py").unwrap().as_argument().as_c_str(), c"./-a/b.py");
+        assert_eq!(WorkspacePath::new("a/-b.py").unwrap().as_argument().as_c_str(), c"a/-b.py");
     }
 
     #[test]

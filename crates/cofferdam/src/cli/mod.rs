@@ -3,6 +3,7 @@
 mod audit;
 mod doctor;
 mod gc;
+mod options;
 mod policy;
 mod run;
 mod schema;
@@ -236,7 +237,7 @@ fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Fai
             Ok(if right { 0 } else { REFUSED })
         }
         PolicyCommand::Show { file, json } => {
-            let (policy, rest) = run::effective_policy(file.as_deref())?;
+            let (policy, rest) = options::effective_policy(file.as_deref())?;
             let form = if json { policy::Form::Json } else { policy::Form::Toml };
             policy::show(&policy, &rest, form, out).map_err(|error| Failure::of(&error))?;
             Ok(0)

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use cofferdam_core::files::ALWAYS_HIDDEN;
 use cofferdam_core::policy::Policy;
 use miette::{GraphicalReportHandler, GraphicalTheme};
 
@@ -81,6 +82,13 @@ pub(crate) fn show(policy: &Policy, rest: &Rest, form: Form, out: &mut dyn Write
                 let disk = write_size(policy.limits.disk_bytes());
                 writeln!(out, "# limits.disk is left out, and so half of the memory: {disk}")?;
             }
+            if policy.files.workspace.is_some() {
+                writeln!(
+                    out,
+                    "# never shown of the workspace, besides files.hide: {}",
+                    ALWAYS_HIDDEN.join(" ")
+                )?;
+            }
             out.write_all(toml::to_string(&file).map_err(io::Error::other)?.as_bytes())?;
         }
     }
@@ -96,9 +104,10 @@ mod tests {
     use std::time::Duration;
 
     use cofferdam_core::capability::Capability;
+    use cofferdam_core::files::{GuestPath, Pattern, Python, Shown, Workspace};
     use cofferdam_core::policy::{
-        BackendName, Ceiling, Cpus, CredentialRule, HostPattern, Layer, LimitsLayer, NetworkRule, Profile,
-        Protocol,
+        BackendName, Ceiling, Cpus, CredentialRule, FilesLayer, HostPattern, Layer, LimitsLayer, NetworkRule,
+        Profile, Protocol,
     };
     use cofferdam_core::request::Variable;
 
@@ -211,6 +220,10 @@ files = 100000
         }
     }
 
+    fn shown(host: &str, guest: &str) -> Shown {
+        Shown { host: host.into(), guest: GuestPath::new(Path::new(guest)).unwrap() }
+    }
+
     /// A layer in which each bit of the seed decides about some keys.
     fn some_layer(seed: u32) -> Layer {
         let bit = |at: u32| seed >> at & 1 == 1;
@@ -257,7 +270,17 @@ files = 100000
                 files: when(6, 0),
                 output_bytes: when(7, 1 << 40),
             },
-            files: Default::default(),
+            files: FilesLayer {
+                workspace: bit(1).then(|| Workspace { host: "/opt".into(), copy: false }),
+                shown: if bit(2) {
+                    vec![shown("/opt", "/inputs/opt"), shown("/usr", "/a b")]
+                } else {
+                    vec![]
+                },
+                hide: if bit(3) { vec![Pattern::new("**/*.key").unwrap()] } else { vec![] },
+                keep: if bit(4) { vec![Pattern::new("a\"b").unwrap()] } else { vec![] },
+                python: None,
+            },
             environment: cofferdam_core::policy::Environment {
                 set: set[..seed as usize % 4]
                     .iter()
@@ -283,6 +306,22 @@ files = 100000
         let error = show(&policy, &Rest::default(), Form::Toml, &mut out).unwrap_err();
         assert!(matches!(error, ShowError::Value(_)), "{error}");
         assert!(out.is_empty());
+    }
+
+    #[test]
+    fn what_is_never_shown_of_a_workspace_is_said_beside_it() {
+        let workspace = Some(Workspace { host: "/opt".into(), copy: false });
+        let files = FilesLayer { workspace, ..Default::default() };
+        let mut policy = resolved(&[Layer { files, ..Default::default() }]);
+        let mut out = vec![];
+        show(&policy, &Rest::default(), Form::Toml, &mut out).unwrap();
+        let shown = String::from_utf8(out).unwrap();
+        assert!(
+            shown.contains("workspace = \"/opt\"") && shown.contains("**/.env* **/.git/hooks"),
+            "{shown}"
+        );
+        policy.files.python = Some(Python { executable: self::shown("/x", "/x").guest, venv: None });
+        assert!(show(&policy, &Rest::default(), Form::Toml, &mut vec![]).is_err(), "no file can hold that");
     }
 
     #[test]

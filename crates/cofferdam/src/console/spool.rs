@@ -69,6 +69,21 @@ impl Spool {
         self.kept().into_iter().try_for_each(|range| self.read(range, f))
     }
 
+    /// The last bytes of the stream, at most so many and at most [`KEPT_BYTES`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub(crate) fn tail(&self, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![];
+        let from = self.bytes.saturating_sub(most.min(KEPT_BYTES));
+        self.read(from..self.bytes, &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
     /// The parts of the stream that are kept: its head and its tail. What lies between begins and
     /// ends with whole characters, so that text stays text.
     fn kept(&self) -> [Range<u64>; 2] {
@@ -185,6 +200,15 @@ mod tests {
             assert!(kept[..half] == all[..half], "head with {extra} dropped");
             assert!(kept[half..] == all[all.len() - half..], "tail with {extra} dropped");
             assert_eq!(spool.dropped(), extra as u64);
+        }
+    }
+
+    #[test]
+    fn the_tail_is_the_end_of_the_stream_wherever_it_lies() {
+        let half = KEPT_BYTES as usize;
+        for count in [0, 10, half + 5, 2 * half, 2 * half + 3, 3 * half + 7] {
+            let (all, spool) = filled(count, 70_001);
+            assert!(spool.tail(4096).unwrap() == all[count.saturating_sub(4096)..], "{count} bytes");
         }
     }
 

@@ -1,21 +1,24 @@
 //! What must be true among the values of a policy file.
 //!
 //! [`alone`] looks at one file by itself and turns it into a layer; [`references`] looks at it
-//! together with what it extends. Each refusal has its place.
+//! together with what it extends. Paths in it are looked up on this host. Each refusal has its place.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
 
+use cofferdam_core::files::{Files, Shown, Workspace};
 use cofferdam_core::policy::{
     CredentialRule, Environment, FilesLayer, Layer, Limits, LimitsLayer, NetworkRule, Protocol,
 };
 use cofferdam_core::request::Variable;
 
 use super::error::{FileError, Source, Span};
-use super::policy::{CredentialTable, FilesTable, LimitsTable, PolicyFile, RuleTable};
+use super::policy::{CredentialTable, FilesTable, InputTable, LimitsTable, PolicyFile, RuleTable};
 use super::value::BadValue;
 use super::words::{At, Tls, Word};
 use super::{EgressBudgets, HostEnvironment, Loaded, Rest};
+use crate::places;
 
 /// A file that is right by itself.
 #[derive(Debug)]
@@ -26,13 +29,13 @@ pub(crate) struct Checked {
     pub(crate) passed_at: Vec<Span>,
 }
 
-/// Checks a file by itself.
+/// Checks a file by itself. Paths in it are relative to `folder`.
 pub(crate) fn alone(
     file: &PolicyFile,
     source: &Source,
+    folder: &Path,
     environment: &HostEnvironment<'_>,
 ) -> Result<Checked, FileError> {
-    refuse_files(&file.files, source)?;
     refuse_zero(file, source)?;
     refuse_twice(&file.accept_gaps, source)?;
     refuse_twice(&file.require, source)?;
@@ -49,7 +52,7 @@ pub(crate) fn alone(
         backend: file.backend.as_ref().map(|backend| backend.value.0),
         limits: limits(&file.limits),
         environment: Environment { set: set(file, source)?, passed },
-        files: FilesLayer::default(),
+        files: files(&file.files, source, folder)?,
         network,
         credentials: credentials.iter().map(credential).collect(),
         accept_gaps: file.accept_gaps.iter().map(|gap| gap.value.0).collect(),
@@ -130,21 +133,49 @@ fn refuse_injection_into_bytes(
     Err(source.error(&protocol.span, message, "no requests here", help).and(inject.span.clone(), "injected"))
 }
 
-/// What this version can't do is refused, since ignoring it would show the program too little, or
-/// too much.
-fn refuse_files(files: &FilesTable, source: &Source) -> Result<(), FileError> {
-    let place = |at: Option<&At<String>>| at.map(|item| item.span.clone());
-    let present = [
-        ("workspace", place(files.workspace.as_ref())),
-        ("inputs", files.inputs.first().map(|input| input.span.clone())),
-        ("hide", place(files.hide.first())),
-        ("keep", place(files.keep.first())),
-    ];
-    let found = present.into_iter().find_map(|(key, at)| at.map(|at| (key, at)));
-    let Some((key, at)) = found else { return Ok(()) };
-    let message = format!("`files.{key}` is not available in this version");
-    let help = format!("remove the key `{key}`");
-    Err(source.error(&at, &message, "not available yet", &help))
+/// The files that the program sees, as they are on this host.
+fn files(table: &FilesTable, source: &Source, folder: &Path) -> Result<FilesLayer, FileError> {
+    refuse_twice(&table.hide, source)?;
+    refuse_twice(&table.keep, source)?;
+    let workspace = table.workspace.as_ref().map(|At { value, span }| {
+        let host = places::workspace(Path::new(value), folder);
+        host.map(|host| Workspace { host, copy: false }).map_err(|error| source.bad_value(span, &error))
+    });
+    let inputs = table.inputs.as_deref().unwrap_or_default();
+    let shown = inputs.iter().map(|table| input(table, source, folder)).collect::<Result<Vec<_>, _>>()?;
+    refuse_one_place(inputs, &shown, source)?;
+    Ok(FilesLayer {
+        workspace: workspace.transpose()?,
+        shown,
+        hide: table.hide.iter().map(|pattern| pattern.value.0.clone()).collect(),
+        keep: table.keep.iter().map(|pattern| pattern.value.0.clone()).collect(),
+        python: None,
+    })
+}
+
+fn input(table: &InputTable, source: &Source, folder: &Path) -> Result<Shown, FileError> {
+    if let Some(At { value, span }) = &table.guest {
+        places::guest_path(Path::new(value)).map_err(|error| source.bad_value(span, &error))?;
+    }
+    let guest = table.guest.as_ref().map(|guest| Path::new(&guest.value));
+    places::input(Path::new(&table.host.value), guest, folder)
+        .map_err(|error| source.bad_value(&table.host.span, &error))
+}
+
+/// Two inputs can't be in one place, nor one within another.
+fn refuse_one_place(inputs: &[InputTable], shown: &[Shown], source: &Source) -> Result<(), FileError> {
+    let place = |table: &InputTable| table.guest.as_ref().unwrap_or(&table.host).span.clone();
+    for (index, table) in inputs.iter().enumerate() {
+        for (before, earlier) in inputs[..index].iter().enumerate() {
+            let both = vec![shown[before].clone(), shown[index].clone()];
+            let mut pair = Files { shown: both, ..Files::default() };
+            if let Err(error) = places::settle(&mut pair) {
+                let error = source.error(&place(table), &error.why, "the second one", &error.help);
+                return Err(error.and(place(earlier), "the first one"));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn refuse_zero(file: &PolicyFile, source: &Source) -> Result<(), FileError> {

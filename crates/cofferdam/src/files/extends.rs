@@ -45,7 +45,8 @@ fn load(
 ) -> Result<Loaded, FileError> {
     let Text { text, source, identity } = text;
     let file = PolicyFile::parse(&text, &source)?;
-    let own = check::alone(&file, &source, environment)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let own = check::alone(&file, &source, folder, environment)?;
     let loaded = match &file.extends {
         None => own.loaded,
         Some(extends) => {
@@ -166,6 +167,10 @@ impl Narrowing<'_> {
             "limits.disk" => place(&limits.disk),
             "limits.files" => place(&limits.files),
             "limits.output" => place(&limits.output),
+            "files.workspace" => place(&file.files.workspace),
+            "files.inputs" => Some(file.files.inputs.as_ref()?.get(index)?.host.span.clone()),
+            "files.hide" => Some(file.files.hide.get(index)?.span.clone()),
+            "files.keep" => Some(file.files.keep.get(index)?.span.clone()),
             "accept_gaps" => {
                 let gap = file.accept_gaps.iter().find(|gap| !base.accept_gaps.contains(&gap.value.0))?;
                 Some(gap.span.clone())
@@ -181,6 +186,9 @@ impl Narrowing<'_> {
     fn keep_empty_lists(&self, layer: &mut Layer, mine: &Layer) {
         if self.file.network.allow.is_some() {
             layer.network.clone_from(&mine.network);
+        }
+        if self.file.files.inputs.is_some() {
+            layer.files.shown.clone_from(&mine.files.shown);
         }
         if self.file.credential.is_some() {
             layer.credentials.clone_from(&mine.credentials);

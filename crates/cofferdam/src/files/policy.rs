@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{FileError, Source};
 use super::words::{
-    At, BackendChoice, CapabilityName, Cores, Count, Denied, Host, Inject, Method, Misuse, Name, PassedName,
-    PathPattern, Pids, Port, ProfileName, ProtocolName, Size, Time, Tls, VariableName, VariableValue,
-    Version,
+    At, BackendChoice, CapabilityName, Cores, Count, Denied, FilePattern, Host, Inject, Method, Misuse, Name,
+    PassedName, PathPattern, Pids, Port, ProfileName, ProtocolName, Size, Time, Tls, VariableName,
+    VariableValue, Version,
 };
 
 /// A Cofferdam policy: what a run may use and where it may connect. What it leaves out is denied,
@@ -105,7 +105,7 @@ pub(crate) struct LimitsTable {
     pub(crate) hosts: Option<At<Count>>,
 }
 
-/// The files that the program sees. Not available in this version.
+/// The files of the host that the program sees. Nothing of them is written in place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 #[schemars(rename = "Files")]
@@ -114,14 +114,14 @@ pub(crate) struct FilesTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) workspace: Option<At<String>>,
     /// Files and folders of the host that are shown read-only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) inputs: Option<Vec<InputTable>>,
+    /// What of the workspace is not shown, besides `**/.env*` and `**/.git/hooks`, which never are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) inputs: Vec<At<InputTable>>,
-    /// What of the workspace is not shown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) hide: Vec<At<String>>,
+    pub(crate) hide: Vec<At<FilePattern>>,
     /// What is let out although a tool of the host may run it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) keep: Vec<At<String>>,
+    pub(crate) keep: Vec<At<FilePattern>>,
 }
 
 /// A file or folder of the host that is shown read-only.
@@ -130,10 +130,10 @@ pub(crate) struct FilesTable {
 #[schemars(rename = "Input")]
 pub(crate) struct InputTable {
     /// Its path on the host, relative to this file.
-    pub(crate) host: String,
-    /// Its path inside.
+    pub(crate) host: At<String>,
+    /// Its path inside; in `/inputs` by its own name where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) guest: Option<String>,
+    pub(crate) guest: Option<At<String>>,
 }
 
 /// The program's environment, beyond what the sandbox itself sets.

@@ -84,7 +84,9 @@ fn a_minimal_file_says_nothing_but_its_version() {
 #[test]
 fn every_part_of_a_file_arrives() {
     let text = include_str!("../../../../examples/policies/full.toml");
-    let Loaded { layer, rest } = loaded(text);
+    let folder = Folder::new(&[("policy.toml", text), ("internal.toml", "")]);
+    let Loaded { layer, rest } = folder.load("policy.toml").unwrap();
+    assert_eq!(layer.files.workspace.as_ref().unwrap().host, folder.0.path().canonicalize().unwrap());
     assert_eq!(layer.profile, Some(Profile::Internal));
     assert_eq!(layer.limits.disk_bytes, Some(512 << 20));
     assert_eq!(layer.environment.set[0].to_c_string().to_bytes(), b"LANG=C.UTF-8");
@@ -381,22 +383,64 @@ fn a_variable_that_the_host_does_not_have_is_not_passed() {
 }
 
 #[test]
-fn what_this_version_cannot_do_is_refused_and_not_ignored() {
-    for (line, column) in [
-        ("workspace = \".\"", 13),
-        ("hide = [\"**/.env*\"]", 9),
-        ("keep = [\".vscode/tasks.json\"]", 9),
-        ("inputs = [{ host = \"data\", guest = \"/inputs/data\" }]", 11),
+fn the_files_of_a_policy_are_looked_up_beside_it() {
+    let text = "version = 1\n[files]\nworkspace = \"w\"\nhide = [\"*.key\"]\nkeep = [\".envrc\"]\n\
+                inputs = [{ host = \"d.csv\" }, { host = \"w\", guest = \"/opt/w\" }]\n";
+    let folder = Folder::new(&[("policy.toml", text), ("d.csv", "1")]);
+    fs::create_dir(folder.path("w")).unwrap();
+    let real = folder.0.path().canonicalize().unwrap();
+    let files = folder.load("policy.toml").unwrap().layer.files;
+    assert_eq!(files.workspace.unwrap().host, real.join("w"));
+    let shown: Vec<_> = files.shown.iter().map(|one| (one.host.clone(), one.guest.as_path())).collect();
+    let expected = [(real.join("d.csv"), Path::new("/inputs/d.csv")), (real.join("w"), Path::new("/opt/w"))];
+    assert_eq!(shown, expected);
+    assert_eq!((files.hide[0].as_str(), files.keep[0].as_str()), ("*.key", ".envrc"));
+}
+
+#[test]
+fn a_file_that_cannot_be_shown_is_refused_with_its_place() {
+    for (line, column, words) in [
+        ("workspace = \"none\"", 13, "there is no"),
+        ("workspace = \"\"", 13, "empty"),
+        ("workspace = \"policy.toml\"", 13, "not a folder"),
+        ("workspace = \"/\"", 13, "machine itself"),
+        ("hide = [\"**/.env*\", \"/etc\"]", 21, "no pattern"),
+        ("keep = [\"a\", \"a\"]", 14, "there twice"),
+        ("inputs = [{ host = \"none\" }]", 20, "there is no"),
+        ("inputs = [{ host = \".\", guest = \"/etc\" }]", 33, "belongs to the sandbox"),
+        ("inputs = [{ host = \".\", guest = \"x\" }]", 33, "absolute"),
+        (
+            "inputs = [{ host = \".\", guest = \"/x\" }, { host = \"policy.toml\", guest = \"/x/y\" }]",
+            73,
+            "within",
+        ),
+        ("inputs = [{ guest = \"/x\" }]", 11, "`host` is missing"),
+        ("copy = true", 1, "unknown key `copy`"),
     ] {
-        let place = format!("3:{column}");
-        refused(
-            &format!("version = 1\n[files]\n{line}\n"),
-            &place,
-            &["not available in this version", "remove"],
-        );
+        refused(&format!("version = 1\n[files]\n{line}\n"), &format!("3:{column}"), &[words]);
     }
     loaded("version = 1\n[files]\nhide = []\ninputs = []\nkeep = []\n");
-    refused("version = 1\n[files]\ninputs = [{ guest = \"/x\" }]\n", "3:11", &["`host` is missing"]);
+}
+
+#[test]
+fn extending_a_file_shows_and_lets_out_no_more_than_it() {
+    let base =
+        "[files]\nworkspace = \".\"\ninputs = [{ host = \"base.toml\" }]\nkeep = [\"a\"]\nhide = [\"x\"]\n";
+    for (top, place) in [
+        ("[files]\nworkspace = \"..\"\n", "4:13"),
+        ("[files]\ninputs = [{ host = \"base.toml\" }, { host = \"top.toml\" }]\n", "4:44"),
+        ("[files]\nkeep = [\"a\", \"b\"]\n", "4:14"),
+    ] {
+        wider(base, top, place, &["files."]);
+    }
+    let text = format!("version = 1\n{base}");
+    let top = "version = 1\nextends = \"base.toml\"\n[files]\nhide = [\"y\"]\n";
+    let empty = "version = 1\nextends = \"base.toml\"\n[files]\ninputs = []\n";
+    let folder = Folder::new(&[("base.toml", &text), ("top.toml", top), ("empty.toml", empty)]);
+    let files = folder.load("top.toml").unwrap().layer.files;
+    assert!(files.workspace.is_some() && files.keep.is_empty());
+    assert_eq!((files.shown.len(), files.hide.len()), (1, 2));
+    assert!(folder.load("empty.toml").unwrap().layer.files.shown.is_empty());
 }
 
 #[test]
@@ -608,6 +652,11 @@ impl Dice {
         text += &self.maybe(|dice| format!("disk = \"{}MiB\"\n", 509 + dice.roll(4)));
         text += &self.maybe(|dice| format!("files = {}\n", 99_999 + dice.roll(3)));
         text += &self.maybe(|dice| format!("output = \"{}B\"\n", 1 + dice.roll(2)));
+        text += "[files]\n";
+        text += &self.maybe(|_| "workspace = \".\"\n".into());
+        text += &self.maybe(|_| "inputs = [{ host = \"base.toml\" }]\n".into());
+        text += &self.maybe(|_| "hide = [\"secret\"]\n".into());
+        text += &self.maybe(|_| "keep = [\".envrc\"]\n".into());
         text += &self.maybe(|_| "[environment]\npass = [\"TZ\"]\n".into());
         text += &self.maybe(|_| "[[network.allow]]\nhost = \"*.a.test\"\n".into());
         text += &self.maybe(|_| "[[network.allow]]\nhost = \"x.a.test\"\nmethods = [\"GET\"]\n".into());
@@ -647,6 +696,7 @@ fn no_slip_in_a_file_is_more_than_an_error_with_a_help() {
         '😀',
     ];
     let mut dice = Dice(0xd1ce);
+    let folder = Folder::new(&[("internal.toml", "")]);
     let mut refused = 0;
     for _ in 0..1500 {
         let mut text = whole.clone();
@@ -663,7 +713,7 @@ fn no_slip_in_a_file_is_more_than_an_error_with_a_help() {
         let text: String = text.into_iter().collect();
         let source = Source::new("policy.toml", &text);
         let read = PolicyFile::parse(&text, &source).and_then(|file| {
-            let loaded = check::alone(&file, &source, &host)?.loaded;
+            let loaded = check::alone(&file, &source, folder.0.path(), &host)?.loaded;
             check::references(&file, &loaded, &source)
         });
         if let Err(error) = read {
@@ -691,6 +741,10 @@ fn assert_within(top: &Policy, base: &Policy, folder: &Path) {
         && mine.files <= theirs.files
         && output(mine.output_bytes) <= output(theirs.output_bytes)
         && top.profile == base.profile
+        && (top.files.workspace.is_none() || top.files.workspace == base.files.workspace)
+        && top.files.shown.iter().all(|shown| base.files.shown.contains(shown))
+        && top.files.keep.iter().all(|pattern| base.files.keep.contains(pattern))
+        && base.files.hide.iter().all(|pattern| top.files.hide.contains(pattern))
         && top.accept_gaps.is_subset(&base.accept_gaps)
         && top.require.is_superset(&base.require)
         && top.network.iter().all(|rule| base.network.iter().any(|outer| rule.within(outer)))

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cofferdam_core::files::{BadPattern, Pattern};
 use cofferdam_core::policy::{BadHost, Cpus, HostPattern};
 use cofferdam_core::request::Variable;
 
@@ -192,6 +193,17 @@ pub(crate) fn passed_name(text: &str) -> Result<String, BadValue> {
     variable_name(text)
 }
 
+/// Reads a pattern for paths below a workspace.
+pub(crate) fn pattern(text: &str) -> Result<Pattern, BadValue> {
+    Pattern::new(text).map_err(|error| {
+        let help = match &error {
+            BadPattern::Empty | BadPattern::Outside => "write a path below the workspace, such as `**/*.key`",
+            BadPattern::Negated => "name what is meant: there is no way to take something out again",
+        };
+        BadValue::new(format!("`{text}` is no pattern: {error}"), help)
+    })
+}
+
 /// Reads a host or a pattern of hosts.
 pub(crate) fn host(text: &str) -> Result<HostPattern, BadValue> {
     HostPattern::parse(text).map_err(|error| {
@@ -376,6 +388,14 @@ mod tests {
         assert_eq!(count::<u32>("256"), Ok(256));
         for text in ["", "-1", "+1", "1.0", "0x10", "1_000", "4294967296"] {
             assert!(count::<u32>(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_stays_below_the_workspace() {
+        assert!(pattern("**/*.key").is_ok());
+        for text in ["", "/etc", "../x", "!x"] {
+            assert!(!pattern(text).unwrap_err().help.is_empty(), "{text:?}");
         }
     }
 

@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use cofferdam_core::capability::Capability;
+use cofferdam_core::files::Pattern;
 use cofferdam_core::policy::{BackendName, Cpus, HostPattern, Profile, Protocol};
 use cofferdam_core::request::Variable;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -329,6 +330,9 @@ words! {
     /// A path, with `*` for a part of a segment and `**` for any number of segments.
     PathPattern(String), "a path such as \"/repos/acme/**\"",
         read_text value::path, |path| named(path), {"type": "string", "pattern": "^/"};
+    /// A pattern for paths below the workspace, in the manner of `.gitignore`.
+    FilePattern(Pattern), "a pattern such as \"**/*.key\"",
+        read_text value::pattern, |pattern| named(pattern.as_str()), {"type": "string", "pattern": "^[^/!]"};
     /// `https` is HTTP over TLS that is ended by us; `http` is in the clear; `tcp` is any bytes.
     ProtocolName(Protocol), "a protocol such as \"tcp\"",
         read_text |text: &str| choose("protocol", text, PROTOCOLS, protocol_name),

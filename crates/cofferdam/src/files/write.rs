@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use std::path::Path;
+
+use cofferdam_core::files::{Files, Pattern, Shown};
 use cofferdam_core::policy::{CredentialRule, Limits, NetworkRule, Policy, Protocol};
 use cofferdam_core::request::Variable;
 
 use super::Rest;
 use super::policy::{
-    AuditTable, CredentialTable, DnsTable, EnvironmentTable, FilesTable, LimitsTable, NetworkTable,
-    PolicyFile, RuleTable,
+    AuditTable, CredentialTable, DnsTable, EnvironmentTable, FilesTable, InputTable, LimitsTable,
+    NetworkTable, PolicyFile, RuleTable,
 };
 use super::value::BadValue;
 use super::words::{
-    At, BackendChoice, CapabilityName, Cores, Count, Host, Method, Name, PassedName, PathPattern, Pids, Port,
-    ProfileName, ProtocolName, Size, Time, Tls, VariableName, VariableValue, Version,
+    At, BackendChoice, CapabilityName, Cores, Count, FilePattern, Host, Method, Name, PassedName,
+    PathPattern, Pids, Port, ProfileName, ProtocolName, Size, Time, Tls, VariableName, VariableValue,
+    Version,
 };
 
 impl PolicyFile {
@@ -35,7 +39,7 @@ impl PolicyFile {
             accept_gaps: policy.accept_gaps.iter().map(|&gap| CapabilityName(gap).into()).collect(),
             require: policy.require.iter().map(|&required| CapabilityName(required).into()).collect(),
             limits: limits(&policy.limits, rest),
-            files: FilesTable::default(),
+            files: files(&policy.files)?,
             environment: EnvironmentTable {
                 set: environment.set.iter().map(set).collect::<Result<_, _>>()?,
                 pass: (!pass.is_empty()).then_some(pass),
@@ -64,6 +68,35 @@ fn limits(limits: &Limits, rest: &Rest) -> LimitsTable {
         connections: count(rest.budgets.connections),
         hosts: count(rest.budgets.hosts),
     }
+}
+
+/// Paths are as they are on this host: absolute, with their links resolved.
+fn files(files: &Files) -> Result<FilesTable, BadValue> {
+    let Files { workspace, shown, hide, keep, python } = files;
+    if python.is_some() || workspace.as_ref().is_some_and(|workspace| workspace.copy) {
+        let why = "an interpreter and a copy of the workspace have no keys in a policy file";
+        return Err(BadValue::new(why, "name them with --python, --venv and --copy"));
+    }
+    let inputs = shown.iter().map(input).collect::<Result<Vec<_>, _>>()?;
+    let patterns = |list: &[Pattern]| list.iter().cloned().map(|one| FilePattern(one).into()).collect();
+    Ok(FilesTable {
+        workspace: workspace.as_ref().map(|workspace| path(&workspace.host)).transpose()?,
+        inputs: (!inputs.is_empty()).then_some(inputs),
+        hide: patterns(hide),
+        keep: patterns(keep),
+    })
+}
+
+fn input(shown: &Shown) -> Result<InputTable, BadValue> {
+    Ok(InputTable { host: path(&shown.host)?, guest: Some(path(shown.guest.as_path())?) })
+}
+
+fn path(path: &Path) -> Result<At<String>, BadValue> {
+    let text = path.to_str().ok_or_else(|| {
+        let why = format!("{:?} is not UTF-8, so that no policy file can hold it", path.as_os_str());
+        BadValue::new(why, "name it with --workspace or --in instead")
+    })?;
+    Ok(text.to_owned().into())
 }
 
 fn set(variable: &Variable) -> Result<(At<VariableName>, At<VariableValue>), BadValue> {

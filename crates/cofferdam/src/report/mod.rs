@@ -109,11 +109,15 @@ pub(crate) fn complain_about_file(error: FileError) {
 pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
     if let Some(fault) = &outcome.error {
         complain(&fault.message, fault.fix.as_deref());
+        advise(&mut io::stderr().lock(), outcome);
         return;
     }
     let terminal = io::stderr().is_terminal();
-    let says_it_all =
-        matches!(outcome.end, End::Exited(_)) && outcome.gaps.is_empty() && outcome.limits_hit.is_empty();
+    let advised = !outcome.hints.is_empty() && outcome.end != End::Exited(0);
+    let says_it_all = matches!(outcome.end, End::Exited(_))
+        && outcome.gaps.is_empty()
+        && outcome.limits_hit.is_empty()
+        && !advised;
     if quiet || (!terminal && says_it_all) {
         return;
     }
@@ -123,8 +127,14 @@ pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
     let begin = if terminal && kept.iter().any(within_line) { "\n" } else { "" };
     // As in `complain`: there is nobody left to tell.
     let _ = writeln!(err, "{begin}{}cofferdam:{} {}", paint.dim, paint.plain, closing_line(outcome));
+    advise(&mut err, outcome);
+}
+
+/// What the closing line advises.
+fn advise(err: &mut impl Write, outcome: &Outcome) {
+    let paint = Paint::for_stderr();
     for hint in &outcome.hints {
-        let _ = writeln!(err, "  {}hint:{} {}", paint.good, paint.plain, inert(hint));
+        let _ = writeln!(err, "  {}hint:{} {}", paint.good, paint.plain, inert(hint)); // as in `complain`
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod audit;
 mod command_line;
+mod inputs;
 mod isolation;
 mod leftovers;
 mod limits;

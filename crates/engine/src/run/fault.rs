@@ -80,8 +80,8 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
         Some(ENOENT) => fault(
             FaultCode::NotFound,
             message,
-            "a sandbox has the host's /usr and none of your files but the script that `run FILE` names: \
-             check the name and its #! line, or run it as `run FILE`",
+            "a sandbox has the host's /usr, and of your files only what `run FILE`, --workspace and --in \
+             show: check the name and its #! line, or run it as `run FILE`",
         ),
         Some(ENOEXEC) => fault(
             FaultCode::NotExecutable,
