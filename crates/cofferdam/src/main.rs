@@ -5,9 +5,11 @@
 //! - [`cli`]: the commands, each in a file of its own.
 //! - [`files`]: the policy file and the operator's files.
 //! - [`console`]: a run's streams, as a terminal or a pipe has them.
+//! - [`artifacts`]: where what a program changed goes: a folder, a diff.
 //! - [`report`]: an Outcome as JSON, as a closing line, as an exit code.
 //! - [`host`]: what this machine offers: the backends, the state folder.
 
+mod artifacts;
 mod cli;
 mod console;
 mod files;

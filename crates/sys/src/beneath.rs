@@ -45,7 +45,8 @@ impl Folder {
     pub fn create_folder(&self, path: &str) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         // SAFETY: the descriptor is open and the name a live string.
-        let made = check(libc::c_long::from(unsafe { libc::mkdirat(parent.as_raw_fd(), name.as_ptr(), 0o755) }));
+        let made =
+            check(libc::c_long::from(unsafe { libc::mkdirat(parent.as_raw_fd(), name.as_ptr(), 0o755) }));
         match made {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 self.open_at(path, libc::O_PATH | libc::O_DIRECTORY, 0).map(drop)

@@ -114,7 +114,11 @@ impl Changed {
         let mut held = before.as_ref().map(|(executable, held)| (*executable, held.as_slice()));
         let before = held.as_mut().map(|(executable, content)| Before { executable: *executable, content });
         let now = now.as_mut().map(|held| held as &mut dyn std::io::Read);
-        receiver.take(Found { path, change, entry: Entry::File(FileFound { bytes, executable, now, before }) })
+        receiver.take(Found {
+            path,
+            change,
+            entry: Entry::File(FileFound { bytes, executable, now, before }),
+        })
     }
 }
 

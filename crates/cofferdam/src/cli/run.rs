@@ -18,10 +18,12 @@ use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
 use cofferdam_core::policy::{BackendName, Cpus, Environment, Layer, LimitsLayer, Policy, Profile, decide};
 use cofferdam_core::request::{Request, Variable};
+use cofferdam_engine::run::Keep;
 use cofferdam_engine::{Engine, policy_hash};
 
 use super::Failure;
 use super::words::Named;
+use crate::artifacts::Keeper;
 use crate::console::{Console, Kept};
 use crate::files::value::BadValue;
 use crate::files::{FileError, Rest, load_policy, load_users_policy, value};
@@ -94,6 +96,13 @@ pub(super) struct RunArgs {
     /// Write the Outcome to a file, besides the live output
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     outcome: Option<PathBuf>,
+    /// Put the files that the program changed into DIR/files, with DIR/changes.json; DIR is new, empty
+    /// or has an earlier result
+    #[arg(long, value_name = "DIR", value_parser = absolute, help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Write what the program changed as a unified diff, which `git apply` takes
+    #[arg(long, value_name = "FILE", value_parser = absolute, help_heading = "Output")]
+    diff: Option<PathBuf>,
     /// A label for the Outcome and the audit
     #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
     label: Vec<(String, String)>,
@@ -168,6 +177,11 @@ fn number<N: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<N, BadVal
     value::nonzero(value::count(text)?, text)
 }
 
+/// A path from the root on, so that it means the same wherever we are by then.
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| error.to_string())
+}
+
 /// The most bytes in a label: it goes into the Outcome and twice into the audit log.
 const LABEL_BYTES: usize = 4096;
 
@@ -213,6 +227,8 @@ struct Prepared {
     request: Request,
     policy: Policy,
     state: PathBuf,
+    /// Where what the program changes goes.
+    keeper: Option<Keeper>,
 }
 
 /// Runs what was typed; gives the exit code.
@@ -277,8 +293,12 @@ fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
             "ask for less, or have the node's operator raise the ceiling in node.toml",
         )
     })?;
-    let request = program::request(args)?;
-    Ok(Prepared { request, policy, state: host::state_folder(&node) })
+    let workspace = policy.files.workspace.as_ref().map(|workspace| workspace.host.as_path());
+    let keeper =
+        Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), workspace).map_err(Unprepared::Request)?;
+    let mut request = program::request(args)?;
+    request.collect = keeper.is_some();
+    Ok(Prepared { request, policy, state: host::state_folder(&node), keeper })
 }
 
 fn users_layer() -> Result<Layer, FileError> {
@@ -368,7 +388,7 @@ fn execute(
     labels: BTreeMap<String, String>,
     console: impl FnOnce() -> io::Result<Console>,
 ) -> Result<(Outcome, [Kept; 2]), Fault> {
-    let Prepared { mut request, policy, state } = prepared;
+    let Prepared { mut request, policy, state, mut keeper } = prepared;
     request.labels = labels;
     let host_fault = |message: String| Fault { code: FaultCode::HostError, message, fix: None };
     let engine = Engine::open(host::candidates(&state), &state)
@@ -384,7 +404,10 @@ fn execute(
         let console =
             console().map_err(|error| host_fault(format!("could not use our own streams: {error}")))?;
         let outcome = match decision {
-            Ok(grant) => engine.run(run, request, grant, &console).await,
+            Ok(grant) => {
+                let keep = keeper.as_mut().map(|keeper| keeper as &mut dyn Keep);
+                engine.run(run, request, grant, &console, keep).await
+            }
             Err(denial) => {
                 let (message, fix) = (denial.to_string(), Some(denial.fix()));
                 let fault = Fault { code: FaultCode::PolicyDenied, message, fix };

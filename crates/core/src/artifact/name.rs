@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_name_that_is_none_is_refused() {
-        for path in ["", "/", "/a", "a/", "a//b", ".", "a/./b", "..", "a/../b", "a\nb", "a\u{7f}", "a\u{85}"] {
+        for path in ["", "/", "/a", "a/", "a//b", ".", "a/./b", "..", "a/../b", "a\nb", "a\u{7f}", "a\u{85}"]
+        {
             assert_eq!(accept(path.as_bytes()), Err(Rejection::Name), "{path:?}");
         }
         for c in "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}".chars() {

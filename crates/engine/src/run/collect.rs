@@ -53,7 +53,8 @@ impl Collected {
 
     /// What a person should know that the lists don't say.
     pub(super) fn hint(&self) -> Option<String> {
-        (self.unlisted > 0).then(|| format!("{} more entries did not come out and are not listed", self.unlisted))
+        (self.unlisted > 0)
+            .then(|| format!("{} more entries did not come out and are not listed", self.unlisted))
     }
 }
 

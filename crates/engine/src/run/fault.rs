@@ -69,15 +69,18 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
 
 /// What the program changed could not be written to where it was to go; `at` is the entry in hand.
 pub(super) fn of_keeping(at: Option<&str>, error: &io::Error) -> Fault {
-    let what = at.map(|at| format!("{at}, which the program changed")).unwrap_or("what the program changed".into());
+    let what =
+        at.map(|at| format!("{at}, which the program changed")).unwrap_or("what the program changed".into());
     let message = format!("could not write {what}: {error}; what was written is incomplete");
     fault(FaultCode::HostError, message, "make room where it goes, and run it again")
 }
 
 /// What the program changed could not be read.
 pub(super) fn of_collecting(error: &BackendError) -> Fault {
-    let message =
-        format!("could not take out what the program changed: {}; what was written is incomplete", chain(error));
+    let message = format!(
+        "could not take out what the program changed: {}; what was written is incomplete",
+        chain(error)
+    );
     fault(FaultCode::HostError, message, "look at the kernel's log, and run it again")
 }
 

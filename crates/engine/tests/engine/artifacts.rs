@@ -117,7 +117,8 @@ fn what_changed_comes_out_after_the_halt_and_before_the_close() {
         ["begin", "folder d", "added d/x hello", "modified y new", "gone z was", "link l d/x", "finish"]
     );
     assert_eq!((done.outcome.end, done.outcome.exit_code()), (End::Exited(0), 0));
-    let artifacts: Vec<_> = done.outcome.artifacts.iter().map(|file| (file.path.as_str(), file.bytes)).collect();
+    let artifacts: Vec<_> =
+        done.outcome.artifacts.iter().map(|file| (file.path.as_str(), file.bytes)).collect();
     assert_eq!(artifacts, [("d/x", 5), ("y", 3)]);
     let sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
     assert_eq!(done.outcome.artifacts[0].sha256, sha256);
@@ -210,7 +211,8 @@ fn a_size_that_is_a_lie_is_found_and_the_rest_comes_out() {
 
 #[test]
 fn a_place_that_is_full_is_the_hosts_failure_and_says_what_is_incomplete() {
-    let changed = || vec![Changed::added("one", b"1"), Changed::added("two", b"2"), Changed::added("three", b"3")];
+    let changed =
+        || vec![Changed::added("one", b"1"), Changed::added("two", b"2"), Changed::added("three", b"3")];
     let mut keep = Memory { full_at: Some("two"), ..Memory::default() };
     let done = collect(changed(), &mut keep);
     assert_eq!((done.outcome.end, done.outcome.ran), (End::SandboxError, Ran::Yes));
@@ -232,7 +234,10 @@ fn a_sandbox_that_cannot_be_read_is_the_hosts_failure() {
     let state = tempfile::tempdir().unwrap();
     let broken = Script { changed: vec![Changed::added("x", b"1")], get_fails: true, ..script() };
     let done = collect_with(state.path(), broken, internal(), Some(&mut keep));
-    assert_eq!((done.outcome.end, done.outcome.ran, done.outcome.exit_code()), (End::SandboxError, Ran::Yes, 125));
+    assert_eq!(
+        (done.outcome.end, done.outcome.ran, done.outcome.exit_code()),
+        (End::SandboxError, Ran::Yes, 125)
+    );
     assert!(!keep.told.contains(&"finish".to_owned()));
     assert_eq!(done.backend.last().unwrap(), "close");
 }
