@@ -77,25 +77,25 @@ impl Diff {
         &mut self,
         path: &str,
         change: Change,
-        now: Side,
+        now: &Side,
         before: Option<Former<'_>>,
     ) -> io::Result<()> {
         let before = match before {
             Some(former) => Some(Side::read(former)?),
             None => self.former(path, change),
         };
-        self.entry(path, change, before, Some(now))
+        self.entry(path, change, before.as_ref(), Some(now))
     }
 
     pub(super) fn link(&mut self, path: &str, target: &str, change: Change) -> io::Result<()> {
         let before = self.former(path, change);
-        self.entry(path, change, before, Some(Side::link(target.as_bytes().to_vec())))
+        self.entry(path, change, before.as_ref(), Some(&Side::link(target.as_bytes().to_vec())))
     }
 
     /// Takes notice of a file or link in whose place there is a folder. Git knows no folders.
     pub(super) fn became_a_folder(&mut self, path: &str) -> io::Result<()> {
         match self.former(path, Change::Modified) {
-            Some(before) => self.entry(path, Change::Deleted, Some(before), None),
+            Some(before) => self.entry(path, Change::Deleted, Some(&before), None),
             None => Ok(()),
         }
     }
@@ -107,7 +107,7 @@ impl Diff {
             Gone::File(Some(former)) => Some(Side::read(former)?),
             Gone::File(None) => self.former(path, Change::Deleted),
         };
-        self.entry(path, Change::Deleted, before, None)
+        self.entry(path, Change::Deleted, before.as_ref(), None)
     }
 
     /// A line that git ignores.
@@ -145,23 +145,23 @@ impl Diff {
         &mut self,
         path: &str,
         change: Change,
-        before: Option<Side>,
-        now: Option<Side>,
+        before: Option<&Side>,
+        now: Option<&Side>,
     ) -> io::Result<()> {
         if before.is_none() && change != Change::Added {
             let line = format!("# not in this diff, since what it was isn't known: {}\n", quoted("", path));
             return self.append(line.as_bytes());
         }
-        match (&before, &now) {
+        match (before, now) {
             // Git has a link that becomes a file as two patches.
             (Some(one), Some(two)) if (one.mode == LINK) != (two.mode == LINK) => {
-                let removed = self.patch(path, before.as_ref(), None);
-                let added = self.patch(path, None, now.as_ref());
+                let removed = self.patch(path, before, None);
+                let added = self.patch(path, None, now);
                 self.append(&removed)?;
                 self.append(&added)
             }
             _ => {
-                let patch = self.patch(path, before.as_ref(), now.as_ref());
+                let patch = self.patch(path, before, now);
                 self.append(&patch)
             }
         }
@@ -245,9 +245,9 @@ impl Side {
 
     /// A file as it was. Of one that is larger than all that may come out together only so much is
     /// read, and its hash isn't told.
-    fn read(former: Former<'_>) -> io::Result<Side> {
-        let mut side = Side::file(former.executable);
-        io::copy(&mut former.content.take(TOTAL_BYTES + 1), &mut side)?;
+    fn read(Former { executable, content }: Former<'_>) -> io::Result<Side> {
+        let mut side = Side::file(executable);
+        io::copy(&mut content.take(TOTAL_BYTES + 1), &mut side)?;
         Ok(side)
     }
 

@@ -88,7 +88,7 @@ impl Keep for Keeper {
         }
         let sha256 = now.sha256()?;
         if let (Some(diff), Some(side)) = (&mut self.diff, side) {
-            diff.file(path, change, side, before)?;
+            diff.file(path, change, &side, before)?;
         }
         writing.map_or(Ok(()), |writing| writing.done(change, sha256))
     }

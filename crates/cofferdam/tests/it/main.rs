@@ -11,6 +11,7 @@ mod leftovers;
 mod limits;
 mod outcome;
 mod refusals;
+mod results;
 mod run;
 
 use cofferdam_testkit::product::Product;

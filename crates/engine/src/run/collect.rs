@@ -165,8 +165,8 @@ impl Collector<'_> {
     }
 }
 
-fn watch(before: Before<'_>) -> (bool, Watched<'_>) {
-    (before.executable, Watched { source: before.content, failed: false })
+fn watch(Before { executable, content }: Before<'_>) -> (bool, Watched<'_>) {
+    (executable, Watched { source: content, failed: false })
 }
 
 fn former<'a>((executable, content): &'a mut (bool, Watched<'_>)) -> Former<'a> {

@@ -69,8 +69,7 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
 
 /// What the program changed could not be written to where it was to go; `at` is the entry in hand.
 pub(super) fn of_keeping(at: Option<&str>, error: &io::Error) -> Fault {
-    let what =
-        at.map(|at| format!("{at}, which the program changed")).unwrap_or("what the program changed".into());
+    let what = at.map_or("what the program changed".into(), |at| format!("{at}, which the program changed"));
     let message = format!("could not write {what}: {error}; what was written is incomplete");
     fault(FaultCode::HostError, message, "make room where it goes, and run it again")
 }
