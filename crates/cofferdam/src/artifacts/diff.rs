@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cofferdam_core::artifact::{Change, Rejected, TOTAL_BYTES};
+use cofferdam_core::files::{Files, Pattern};
 use cofferdam_core::outcome::Fault;
 use cofferdam_engine::run::{Former, Gone};
 use cofferdam_sys::beneath::Folder;
@@ -41,6 +42,8 @@ pub(crate) struct Diff {
     writer: BufWriter<File>,
     /// The workspace as it was, for what an entry doesn't say of its former self.
     workspace: Option<Folder>,
+    /// What of it the program was not shown, and nobody is shown here.
+    hidden: Vec<Pattern>,
     time_left: Duration,
     finished: bool,
 }
@@ -52,7 +55,7 @@ impl Diff {
     /// # Errors
     ///
     /// Why it can't be used and what to do about it.
-    pub(crate) fn prepare(file: &Path, workspace: Option<&Path>) -> Result<Diff, Fault> {
+    pub(crate) fn prepare(file: &Path, files: &Files) -> Result<Diff, Fault> {
         let place = place::find("--diff", file)?;
         let shown = place.path.display();
         if fs::symlink_metadata(&place.path).is_ok_and(|found| !found.is_file()) {
@@ -69,8 +72,9 @@ impl Diff {
             refusal(message, "name a file in a folder that you can write")
         })?;
         let writer = BufWriter::new(opened);
-        let workspace = workspace.and_then(|folder| Folder::open(folder).ok());
-        Ok(Diff { path: place.path, unfinished, writer, workspace, time_left: COMPARING, finished: false })
+        let workspace = files.workspace.as_ref().and_then(|folder| Folder::open(&folder.host).ok());
+        let (hidden, path) = (files.hidden(), place.path);
+        Ok(Diff { path, unfinished, writer, workspace, hidden, time_left: COMPARING, finished: false })
     }
 
     pub(super) fn file(
@@ -129,9 +133,11 @@ impl Diff {
     }
 
     /// What a path of the workspace was, where the entry doesn't say it: a link, or what a link took
-    /// the place of. The host's workspace is as the program was shown it.
+    /// the place of. The host's workspace is as the program was shown it, but for what is hidden: of
+    /// that nothing is read.
     fn former(&self, path: &str, change: Change) -> Option<Side> {
-        let workspace = self.workspace.as_ref().filter(|_| change != Change::Added)?;
+        let hidden = self.hidden.iter().any(|pattern| pattern.covers(path.as_bytes()));
+        let workspace = self.workspace.as_ref().filter(|_| change != Change::Added && !hidden)?;
         if let Ok(target) = workspace.read_link(path) {
             return Some(Side::link(target));
         }
@@ -169,7 +175,9 @@ impl Diff {
 
     /// One patch, or nothing where nothing differs.
     fn patch(&mut self, path: &str, before: Option<&Side>, now: Option<&Side>) -> Vec<u8> {
-        let same = matches!((before, now), (Some(one), Some(two)) if one.sha256() == two.sha256());
+        // What was too large to read has no hash, and is the same as nothing.
+        let hash = |side: Option<&Side>| side.and_then(Side::sha256);
+        let same = hash(before).is_some() && hash(before) == hash(now);
         let modes = modes(before, now);
         let mut patch = vec![];
         let texts = (before.map_or(Some(&[][..]), Side::text), now.map_or(Some(&[][..]), Side::text));
@@ -193,17 +201,15 @@ impl Diff {
     }
 
     fn hunks(&mut self, old: &[u8], new: &[u8], patch: &mut Vec<u8>) {
-        let (old, new) = (lines(old), lines(new));
-        let comparable = old.len().max(new.len()) <= COMPARED_LINES && !self.time_left.is_zero();
-        let ops = if comparable && !old.is_empty() && !new.is_empty() {
-            let began = Instant::now();
-            let deadline = Some(began + self.time_left);
-            let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, deadline);
-            self.time_left = self.time_left.saturating_sub(began.elapsed());
-            ops
-        } else {
-            vec![DiffOp::Replace { old_index: 0, old_len: old.len(), new_index: 0, new_len: new.len() }]
-        };
+        let longest = count(old).max(count(new));
+        if old.is_empty() || new.is_empty() || longest > COMPARED_LINES || self.time_left.is_zero() {
+            return replaced(old, new, patch);
+        }
+        let (old, new): (Vec<_>, Vec<_>) = (lines(old).collect(), lines(new).collect());
+        let began = Instant::now();
+        let deadline = Some(began + self.time_left);
+        let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, deadline);
+        self.time_left = self.time_left.saturating_sub(began.elapsed());
         for group in group_diff_ops(ops, CONTEXT) {
             hunk(&group, &old, &new, patch);
         }
@@ -343,8 +349,21 @@ fn quoted(side: &str, path: &str) -> String {
 }
 
 /// The lines of a text, each with its newline; the last one may have none.
-fn lines(text: &[u8]) -> Vec<&[u8]> {
-    text.split_inclusive(|&byte| byte == b'\n').collect()
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split_inclusive(|&byte| byte == b'\n')
+}
+
+fn count(text: &[u8]) -> usize {
+    lines(text).count()
+}
+
+/// One hunk that removes all that was and adds all that is. It holds no list of lines, of which a
+/// file can have millions.
+fn replaced(old: &[u8], new: &[u8], patch: &mut Vec<u8>) {
+    let header = format!("@@ -{} +{} @@\n", span(&(0..count(old))), span(&(0..count(new))));
+    patch.extend_from_slice(header.as_bytes());
+    lines(old).for_each(|line| signed(b'-', line, patch));
+    lines(new).for_each(|line| signed(b'+', line, patch));
 }
 
 fn hunk(group: &[DiffOp], old: &[&[u8]], new: &[&[u8]], patch: &mut Vec<u8>) {

@@ -15,6 +15,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use cofferdam_core::artifact::{Change, Rejected};
+use cofferdam_core::files::Files;
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
 use cofferdam_engine::run::{FileKept, Gone, Keep};
 
@@ -42,10 +43,11 @@ impl Keeper {
     pub(crate) fn prepare(
         out: Option<&Path>,
         diff: Option<&Path>,
-        workspace: Option<&Path>,
+        files: &Files,
     ) -> Result<Option<Keeper>, Fault> {
+        let workspace = files.workspace.as_ref().map(|workspace| workspace.host.as_path());
         let out = out.map(|folder| Out::prepare(folder, workspace)).transpose()?;
-        let diff = diff.map(|file| Diff::prepare(file, workspace)).transpose()?;
+        let diff = diff.map(|file| Diff::prepare(file, files)).transpose()?;
         Ok(Keeper::new(out, diff))
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use cofferdam_core::artifact::{Change, Rejected, Rejection};
+use cofferdam_core::files::{Files, Workspace};
 use cofferdam_core::outcome::RunId;
 use cofferdam_engine::run::{Content, FileKept, Former, Gone, Keep};
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ fn file(
 }
 
 fn keeper(out: &Path) -> Keeper {
-    Keeper::prepare(Some(out), None, None).unwrap().unwrap()
+    Keeper::prepare(Some(out), None, &Files::default()).unwrap().unwrap()
 }
 
 fn refused(out: &Path, workspace: Option<&Path>) -> String {
@@ -141,7 +142,7 @@ fn a_place_that_is_none_is_refused_and_what_is_in_it_stays() {
 fn a_file_that_cannot_be_read_to_its_end_leaves_nothing() {
     let top = tempfile::tempdir().unwrap();
     let (out, diff) = (top.path().join("out"), top.path().join("x.diff"));
-    let mut keep = Keeper::prepare(Some(&out), Some(&diff), None).unwrap().unwrap();
+    let mut keep = Keeper::prepare(Some(&out), Some(&diff), &Files::default()).unwrap().unwrap();
     keep.begin(&run()).unwrap();
     let mut source = &b"short"[..];
     let mut content = Content::new(&mut source, 100);
@@ -286,13 +287,17 @@ fn read_tree(folder: &Path, below: &str, tree: &mut Tree) {
     }
 }
 
+fn shown(workspace: &Path) -> Files {
+    Files { workspace: Some(Workspace { host: workspace.to_owned(), copy: false }), ..Files::default() }
+}
+
 /// Tells a diff how one tree became another, as a backend over that workspace tells it.
 fn diff_of(before: &Tree, after: &Tree, top: &TempDir) -> String {
     let workspace = top.path().join("workspace");
     fs::create_dir_all(&workspace).unwrap();
     write_tree(&workspace, before);
     let path = top.path().join("x.diff");
-    let diff = Diff::prepare(&path, Some(&workspace)).map_err(|fault| fault.message).unwrap();
+    let diff = Diff::prepare(&path, &shown(&workspace)).map_err(|fault| fault.message).unwrap();
     let mut keep = Keeper::new(None, Some(diff)).unwrap();
     keep.begin(&run()).unwrap();
     for (path, node) in before {
@@ -461,12 +466,12 @@ fn a_text_whose_comparison_takes_for_ever_is_shown_whole_in_bounded_time() {
 fn a_diff_takes_its_name_when_it_is_whole_and_never_through_a_link() {
     let top = tempfile::tempdir().unwrap();
     let at = |name: &str| top.path().join(name);
-    let prepare = |path: &Path| Diff::prepare(path, None).map_err(|fault| fault.message);
+    let prepare = |path: &Path| Diff::prepare(path, &Files::default()).map_err(|fault| fault.message);
     fs::write(at("x.diff"), "earlier").unwrap();
     drop(prepare(&at("x.diff")).unwrap());
     assert_eq!(fs::read(at("x.diff")).unwrap(), b"earlier");
     assert_eq!(fs::read_dir(top.path()).unwrap().count(), 1, "a run that failed leaves nothing");
-    let mut keep = Keeper::prepare(None, Some(&at("x.diff")), None).unwrap().unwrap();
+    let mut keep = Keeper::prepare(None, Some(&at("x.diff")), &Files::default()).unwrap().unwrap();
     keep.begin(&run()).unwrap();
     keep.finish().unwrap();
     assert_eq!(fs::read(at("x.diff")).unwrap(), b"");
@@ -474,4 +479,25 @@ fn a_diff_takes_its_name_when_it_is_whole_and_never_through_a_link() {
     for path in [at("link"), at("missing/x"), top.path().to_owned(), "relative".into()] {
         assert!(prepare(&path).is_err(), "{}", path.display());
     }
+}
+
+#[test]
+fn what_the_program_was_not_shown_is_not_in_its_diff() {
+    let top = tempfile::tempdir().unwrap();
+    let (workspace, path) = (top.path().join("ws"), top.path().join("x.diff"));
+    fs::create_dir(&workspace).unwrap();
+    for name in [".env.local", "shown"] {
+        fs::write(workspace.join(name), format!("canary of {name}\n")).unwrap();
+    }
+    let diff = Diff::prepare(&path, &shown(&workspace)).map_err(|fault| fault.message).unwrap();
+    let mut keep = Keeper::new(None, Some(diff)).unwrap();
+    keep.begin(&run()).unwrap();
+    for name in [".env.local", "shown"] {
+        keep.link(name, "x", Change::Modified).unwrap();
+        keep.gone(name, Gone::File(None)).unwrap();
+    }
+    keep.finish().unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("canary of shown"), "the same without being hidden is there");
+    assert!(!text.contains("canary of .env"), "{text}");
 }

@@ -293,9 +293,8 @@ fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
             "ask for less, or have the node's operator raise the ceiling in node.toml",
         )
     })?;
-    let workspace = policy.files.workspace.as_ref().map(|workspace| workspace.host.as_path());
-    let keeper =
-        Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), workspace).map_err(Unprepared::Request)?;
+    let keeper = Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), &policy.files)
+        .map_err(Unprepared::Request)?;
     let mut request = program::request(args)?;
     request.collect = keeper.is_some();
     Ok(Prepared { request, policy, state: host::state_folder(&node), keeper })
