@@ -5,12 +5,14 @@
 //! - [`cli`]: the commands, each in a file of its own.
 //! - [`files`]: the policy file and the operator's files.
 //! - [`console`]: a run's streams, as a terminal or a pipe has them.
+//! - [`artifacts`]: where what a program changed goes: a folder, a diff.
 //! - [`hints`]: what to try next, after a run that failed.
 //! - [`report`]: an Outcome as JSON, as a closing line, as an exit code.
 //! - [`places`]: folders and files of the host that a person names for a run.
 //! - [`python`]: the interpreter that `--python` and `--venv` name, without starting it.
 //! - [`host`]: what this machine offers: the backends, the state folder.
 
+mod artifacts;
 mod cli;
 mod console;
 mod files;

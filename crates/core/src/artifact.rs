@@ -1,10 +1,17 @@
 //! What a program changed in its working directory, and what of that may come out.
 //!
 //! Everything here comes from a sandbox: names, sizes and targets are hostile. [`Found`] is what a
-//! backend sees of one entry, [`judge`] says whether it may come out, and a [`Collect`] takes it.
+//! backend sees of one entry, a [`Judge`] says whether it may come out, and a [`Collect`] takes it.
+
+mod host_exec;
+mod judge;
+mod name;
 
 use std::fmt;
 use std::io;
+
+pub use judge::{ENTRIES, Judge, TOTAL_BYTES};
+pub use name::{DEPTH, NAME_BYTES, PATH_BYTES, SHOWN_BYTES, shown};
 
 /// How an entry differs from what the program was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +104,7 @@ pub enum Rejection {
     Name,
     /// All that comes out together would be larger than it may be.
     Size,
-    /// A link that leads out of the working directory, or to nowhere in it.
+    /// A link that leads out of the working directory, or may be made to.
     Symlink,
     /// A device, a FIFO or a socket.
     Type,
@@ -106,6 +113,19 @@ pub enum Rejection {
 }
 
 impl Rejection {
+    /// Every reason, by name.
+    pub const ALL: [Rejection; 9] = [
+        Rejection::Collision,
+        Rejection::Count,
+        Rejection::Depth,
+        Rejection::HostExec,
+        Rejection::Name,
+        Rejection::Size,
+        Rejection::Symlink,
+        Rejection::Type,
+        Rejection::Unreadable,
+    ];
+
     /// The public name.
     #[must_use]
     pub fn name(self) -> &'static str {

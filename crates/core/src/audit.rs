@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::artifact::Rejection;
 use crate::capability::{Capability, Gap};
 use crate::outcome::{AuditSpan, End, LimitName, RunId};
 use crate::policy::{BackendName, PolicyHash, Profile};
@@ -12,6 +13,22 @@ use crate::policy::{BackendName, PolicyHash, Profile};
 /// Something that a run's history must hold.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// Something that a tool of the host may run or obey stayed inside.
+    ArtifactQuarantined {
+        /// Where it was, as text that drives no terminal.
+        path: String,
+        /// How many more entries did not come out that have no event of their own.
+        more: u64,
+    },
+    /// Something that a program made did not come out.
+    ArtifactRejected {
+        /// Where it was, as text that drives no terminal.
+        path: String,
+        /// Why.
+        why: Rejection,
+        /// How many more entries did not come out that have no event of their own.
+        more: u64,
+    },
     /// A backend was considered and refused.
     BackendRefused {
         /// Which.
@@ -74,6 +91,8 @@ impl Event {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
+            Event::ArtifactQuarantined { .. } => "artifact.quarantined",
+            Event::ArtifactRejected { .. } => "artifact.rejected",
             Event::BackendRefused { .. } => "backend.refused",
             Event::LimitHit(_) => "limit.hit",
             Event::OutputTruncated { .. } => "output.truncated",

@@ -7,17 +7,21 @@
 //! 2. choose the backend, or refuse with every gap;
 //! 3. note what the run would leave, open the sandbox, start the program;
 //! 4. stream until the first thing that ends it;
-//! 5. halt (everything of the program is dead), collect what it still had said, close, audit.
+//! 5. halt (everything of the program is dead), collect what it still had said, take out what it
+//!    changed if that was asked for, close, audit.
 
+mod collect;
 mod ends;
 mod fault;
+mod keep;
 mod stream;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_core::audit::{AuditError, Event};
-use cofferdam_core::backend::{Boxed, Exec, Left, Output, Session};
+use cofferdam_core::backend::{Boxed, Ending, Exec, Left, Output, Session};
+use cofferdam_core::files::Pattern;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
 use cofferdam_core::policy::{Limits, PolicyHash, Profile};
@@ -25,8 +29,10 @@ use cofferdam_core::request::{Origin, Program, Request, WindowSize};
 
 use crate::Engine;
 use crate::select::{self, Selected};
-use ends::Ended;
+use collect::Collected;
+use ends::{Cause, Ended};
 pub use fault::no_backend;
+pub use keep::{Content, FileKept, Former, Gone, Keep};
 
 /// What a run is connected to.
 pub trait Streams: Send + Sync {
@@ -76,13 +82,31 @@ struct Draft {
     usage: Usage,
     limits_hit: BTreeSet<LimitName>,
     left_processes: u32,
+    collected: Collected,
+}
+
+/// What a grant says that is held outside of the sandbox.
+struct Held {
+    limits: Limits,
+    /// What of the changes is let out although a tool of the host may run it.
+    patterns: Vec<Pattern>,
+    /// Whether changes are taken out at all.
+    collect: bool,
 }
 
 impl Engine {
-    /// Runs a granted request. Always gives an Outcome, whatever happens.
+    /// Runs a granted request. Always gives an Outcome, whatever happens. What the program changed
+    /// goes to `keep`, if the request has it collected; without a `keep` it is only listed.
     ///
     /// Must be called on a thread that lives as long as the run: the sandbox dies with it.
-    pub async fn run(&self, run: &RunId, request: Request, grant: Grant, streams: &dyn Streams) -> Outcome {
+    pub async fn run(
+        &self,
+        run: &RunId,
+        request: Request,
+        grant: Grant,
+        streams: &dyn Streams,
+        keep: Option<&mut dyn Keep>,
+    ) -> Outcome {
         let mut story = Story::begin(self, run);
         let labels = request.labels.clone();
         story.outcome.profile = Some(grant.profile());
@@ -101,7 +125,7 @@ impl Engine {
         }
         story.times.select = deciding.elapsed();
         let told = match selected {
-            Ok(selected) => story.in_backend(request, grant, selected, streams).await,
+            Ok(selected) => story.in_backend(request, grant, selected, streams, keep).await,
             Err(none) => story.refused(no_backend(&none, grant.profile())),
         };
         told.end(labels)
@@ -172,9 +196,14 @@ impl<'a> Story<'a> {
         grant: Grant,
         selected: Selected<'_>,
         streams: &dyn Streams,
+        keep: Option<&mut dyn Keep>,
     ) -> Told<'a> {
         let Selected { name, backend, why, gaps } = selected;
-        let limits = grant.limits().clone();
+        let held = Held {
+            limits: grant.limits().clone(),
+            patterns: grant.files().keep.clone(),
+            collect: request.collect,
+        };
         // What was accepted as missing isn't in force, whatever the host has in general.
         let mut enforced = backend.offers().enforced().clone();
         enforced.retain(|capability| gaps.iter().all(|gap| gap.capability != *capability));
@@ -194,7 +223,7 @@ impl<'a> Story<'a> {
             Err(error) => return self.failed(Ran::No, fault::of_backend(&error)),
         };
         self.outcome.enforced = session.enforced().clone();
-        let (told, clean) = self.in_session(request, session, opening, &limits, streams).await;
+        let (told, clean) = self.in_session(request, session, opening, held, streams, keep).await;
         if !clean {
             lock.leave_to_sweep();
         }
@@ -206,8 +235,9 @@ impl<'a> Story<'a> {
         request: Request,
         mut session: Box<dyn Session>,
         opening: Instant,
-        limits: &Limits,
+        held: Held,
         streams: &dyn Streams,
+        keep: Option<&mut dyn Keep>,
     ) -> (Told<'a>, bool) {
         let started = self.start(request, session.as_mut(), streams).await;
         // Not before the program runs: a backend may still be setting up when `open` returns.
@@ -215,7 +245,7 @@ impl<'a> Story<'a> {
         let (ended, closing) = match started {
             Ok(running) => {
                 let running = running.as_ref();
-                let ended = stream::until_the_end(running, session.as_mut(), limits, streams).await;
+                let ended = stream::until_the_end(running, session.as_mut(), &held.limits, streams).await;
                 self.times.run = ended.ran_for;
                 self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
                 (Ok(ended), Instant::now())
@@ -224,6 +254,11 @@ impl<'a> Story<'a> {
         };
         let left = session.halt().await;
         let halted = left.is_ok();
+        if let (true, Ok(ended)) = (halted && held.collect, &ended)
+            && !matches!(ended.cause, Cause::Backend(_) | Cause::Program(Ending::Lost, _))
+        {
+            self.outcome.collected = collect::collect(session.as_mut(), held.patterns, self.run, keep).await;
+        }
         let closed = session.close().await;
         let clean = halted && closed.is_ok();
         self.times.close = match &ended {
@@ -277,6 +312,9 @@ impl<'a> Story<'a> {
                 self.note(&Event::OutputTruncated { stream, dropped });
             }
         }
+        for event in self.outcome.collected.events() {
+            self.note(&event);
+        }
         self.note(&Event::SandboxClosed { left_processes: left.processes, swept: false });
         left
     }
@@ -291,7 +329,13 @@ impl<'a> Story<'a> {
         for limit in self.outcome.limits_hit.clone() {
             self.note(&Event::LimitHit(limit));
         }
-        Told { story: self, end, ran, error, hints: vec![] }
+        let collected = &mut self.outcome.collected;
+        let hints = collected.hint().into_iter().collect();
+        match collected.fault.take() {
+            // What the program said and did is told; that its files are missing must not be missed.
+            Some(fault) => Told { story: self, end: End::SandboxError, ran, error: Some(fault), hints },
+            None => Told { story: self, end, ran, error, hints },
+        }
     }
 }
 
@@ -324,8 +368,8 @@ impl Told<'_> {
             left_processes: outcome.left_processes,
             enforced: outcome.enforced,
             gaps: outcome.gaps,
-            artifacts: vec![],
-            rejected: vec![],
+            artifacts: outcome.collected.artifacts,
+            rejected: outcome.collected.rejected,
             policy: outcome.policy,
             audit: span,
         }

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
+#[path = "engine/artifacts.rs"]
+mod artifacts;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -15,7 +18,7 @@ use cofferdam_core::policy::{
     ALWAYS_ASKED, BackendName, Ceiling, Layer, LimitsLayer, Policy, Profile, decide,
 };
 use cofferdam_core::request::{Argv, Program, Request, WindowSize};
-use cofferdam_engine::run::Streams;
+use cofferdam_engine::run::{Keep, Streams};
 use cofferdam_engine::select::{Absent, Candidate};
 use cofferdam_engine::{Engine, policy_hash, record};
 use cofferdam_testkit::scripted::{Script, Scripted};
@@ -72,6 +75,8 @@ fn script() -> Script {
         ending: Some(Ending::Exited(0)),
         left: Left::default(),
         open_fails: false,
+        changed: vec![],
+        get_fails: false,
     }
 }
 
@@ -86,6 +91,17 @@ fn only(backend: &Scripted) -> Vec<Candidate> {
 
 /// Runs a program under a policy.
 fn run_in(engine: &Engine, layer: Layer, streams: &Collected) -> Outcome {
+    run_and_collect(engine, layer, streams, false, None)
+}
+
+/// Runs a program under a policy; takes out what it changed if that is asked for.
+fn run_and_collect(
+    engine: &Engine,
+    layer: Layer,
+    streams: &Collected,
+    collect: bool,
+    keep: Option<&mut dyn Keep>,
+) -> Outcome {
     let policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
     let program = Program::Command(Argv::new(c"prog".into(), vec![]));
     let request = Request {
@@ -94,11 +110,11 @@ fn run_in(engine: &Engine, layer: Layer, streams: &Collected) -> Outcome {
         environment: vec![],
         labels: BTreeMap::new(),
         terminal: None,
-        collect: false,
+        collect,
     };
     let grant = decide(&policy, policy_hash(&policy), &request).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(engine.run(&RunId::new(1, [7; 10]), request, grant, streams))
+    runtime.block_on(engine.run(&RunId::new(1, [7; 10]), request, grant, streams, keep))
 }
 
 /// Runs over a script; gives the Outcome and what the backend was told.

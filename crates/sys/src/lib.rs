@@ -11,11 +11,13 @@
 //! - [`process`]: waiting for, signalling and starting processes; limits and identity.
 //! - [`fd`]: pipes, sealed memory, events, locks.
 //! - [`fdpass`]: sockets that carry file descriptors.
+//! - [`beneath`]: files below one folder, reached without following a link.
 //!
 //! # What this crate must not know
 //!
 //! Policies and requests. It does what it is told, and says what the kernel said.
 
+pub mod beneath;
 pub mod cgroup;
 pub mod fd;
 pub mod fdpass;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use cofferdam_core::artifact::Collect;
+use cofferdam_core::artifact::{Before, Change, Collect, Entry, FileFound, Found, Rejection};
 use cofferdam_core::backend::{
     Backend, BackendError, Boxed, Ending, Exec, Fit, Left, Output, Running, Session,
 };
@@ -28,6 +28,98 @@ pub struct Script {
     pub left: Left,
     /// Whether `open` fails.
     pub open_fails: bool,
+    /// What `get` hands over.
+    pub changed: Vec<Changed>,
+    /// Whether `get` fails once it has handed over everything.
+    pub get_fails: bool,
+}
+
+/// An entry that `get` hands over, as a sandbox may say it: nothing of it need be true.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// Where it is, any bytes.
+    pub path: Vec<u8>,
+    /// How it differs.
+    pub change: Change,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a scripted entry is.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A file that says of itself how large it is, with what it holds and what it held before, each
+    /// with whether it can be executed. A content that is none can't be read.
+    File {
+        /// The size that it says.
+        bytes: u64,
+        /// What it holds.
+        now: Option<(bool, Vec<u8>)>,
+        /// What it held.
+        before: Option<(bool, Vec<u8>)>,
+    },
+    /// A folder.
+    Folder,
+    /// A link and what it says.
+    Link(Vec<u8>),
+    /// What can't come out.
+    Refused(Rejection),
+}
+
+impl Changed {
+    /// A file that was added and tells the truth.
+    #[must_use]
+    pub fn added(path: &str, content: &[u8]) -> Changed {
+        Changed::file(path, Change::Added, Some(content), None)
+    }
+
+    /// A file that tells the truth, not executable.
+    #[must_use]
+    pub fn file(path: &str, change: Change, now: Option<&[u8]>, before: Option<&[u8]>) -> Changed {
+        let content = |bytes: &[u8]| (false, bytes.to_vec());
+        let bytes = now.or(before).map_or(0, |bytes| bytes.len() as u64);
+        let what = What::File { bytes, now: now.map(content), before: before.map(content) };
+        Changed { path: path.into(), change, what }
+    }
+
+    /// A folder.
+    #[must_use]
+    pub fn folder(path: &str, change: Change) -> Changed {
+        Changed { path: path.into(), change, what: What::Folder }
+    }
+
+    /// A link.
+    #[must_use]
+    pub fn link(path: &str, change: Change, target: &str) -> Changed {
+        Changed { path: path.into(), change, what: What::Link(target.into()) }
+    }
+
+    /// Hands this over as a backend does.
+    ///
+    /// # Errors
+    ///
+    /// What the receiver said.
+    pub fn hand_over(&self, receiver: &mut dyn Collect) -> std::io::Result<()> {
+        let (path, change) = (self.path.as_slice(), self.change);
+        let (bytes, now, before) = match &self.what {
+            What::Folder => return receiver.take(Found { path, change, entry: Entry::Folder }),
+            What::Link(target) => return receiver.take(Found { path, change, entry: Entry::Link(target) }),
+            What::Refused(why) => return receiver.take(Found { path, change, entry: Entry::Refused(*why) }),
+            What::File { bytes, now, before } => (*bytes, now, before),
+        };
+        let (executable, mut now) = match now {
+            Some((executable, held)) => (*executable, Some(held.as_slice())),
+            None => (false, None),
+        };
+        let mut held = before.as_ref().map(|(executable, held)| (*executable, held.as_slice()));
+        let before = held.as_mut().map(|(executable, content)| Before { executable: *executable, content });
+        let now = now.as_mut().map(|held| held as &mut dyn std::io::Read);
+        receiver.take(Found {
+            path,
+            change,
+            entry: Entry::File(FileFound { bytes, executable, now, before }),
+        })
+    }
 }
 
 /// The backend.
@@ -131,10 +223,19 @@ impl Session for ScriptedSession {
         Box::pin(async { Ok(left) })
     }
 
-    fn get<'a>(&'a mut self, _: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
+    fn get<'a>(&'a mut self, receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
         assert!(self.halted, "files were taken from a session that still runs");
         self.backend.note("get");
-        Box::pin(async { Ok(()) })
+        Box::pin(async move {
+            let script = &self.backend.script;
+            for changed in &script.changed {
+                changed.hand_over(receiver).map_err(|source| BackendError::Collect { source })?;
+            }
+            if script.get_fails {
+                return Err(BackendError::host("do as it was told")(std::io::ErrorKind::Other.into()));
+            }
+            Ok(())
+        })
     }
 
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {

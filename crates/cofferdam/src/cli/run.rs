@@ -16,10 +16,12 @@ use clap::Args;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
 use cofferdam_core::policy::{Policy, decide};
 use cofferdam_core::request::Request;
+use cofferdam_engine::run::Keep;
 use cofferdam_engine::{Engine, policy_hash};
 
 use super::options::{Judged, Options, Unprepared};
 use super::words::Named;
+use crate::artifacts::Keeper;
 use crate::console::{Console, Kept};
 use crate::hints::{self, Asked};
 use crate::{host, report};
@@ -39,12 +41,6 @@ pub(super) struct RunArgs {
     /// Give the program a private terminal
     #[arg(short)]
     tty: bool,
-    /// Write what the program changed in its working directory to a folder
-    #[arg(long, value_name = "DIR", help_heading = "Files")]
-    out: Option<PathBuf>,
-    /// Write what the program changed to a file, as a unified diff
-    #[arg(long, value_name = "FILE", help_heading = "Files")]
-    diff: Option<PathBuf>,
     /// Print one Outcome object instead of the program's output
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -54,6 +50,13 @@ pub(super) struct RunArgs {
     /// Write the Outcome to a file, besides the live output
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     outcome: Option<PathBuf>,
+    /// Put the files that the program changed into DIR/files, with DIR/changes.json; DIR is new, empty
+    /// or has an earlier result
+    #[arg(long, value_name = "DIR", value_parser = absolute, help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Write what the program changed as a unified diff, which `git apply` takes
+    #[arg(long, value_name = "FILE", value_parser = absolute, help_heading = "Output")]
+    diff: Option<PathBuf>,
     /// A label for the Outcome and the audit
     #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
     label: Vec<(String, String)>,
@@ -96,6 +99,11 @@ Exit codes: the program's own; 124 timed out; 125 refused; 126 and 127 can't be 
 found; 128+n ended by signal n; 130 cancelled; 137 out of memory; 141 output closed; 153 output
 limit.";
 
+/// A path from the root on, so that it means the same wherever we are by then.
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| error.to_string())
+}
+
 /// The most bytes in a label: it goes into the Outcome and twice into the audit log.
 const LABEL_BYTES: usize = 4096;
 
@@ -113,6 +121,8 @@ struct Prepared {
     policy: Policy,
     state: PathBuf,
     asked: Asked,
+    /// Where what the program changes goes.
+    keeper: Option<Keeper>,
 }
 
 /// Runs what was typed; gives the exit code.
@@ -174,13 +184,15 @@ fn new_run() -> io::Result<RunId> {
 /// Reads the program, the policies and the node's settings.
 fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
     let Judged { policy, state } = args.options.judge()?;
+    let keeper = Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), &policy.files)
+        .map_err(Unprepared::Request)?;
     let file = match &args.named {
         Some(Named::File(file, _)) if file != "-" => Some(PathBuf::from(file)),
         _ => None,
     };
     let request = program::request(args, &policy.files)?;
     let asked = Asked::new(file, &request.program, &policy);
-    Ok(Prepared { request, policy, state, asked })
+    Ok(Prepared { request, policy, state, asked, keeper })
 }
 
 /// Decides, and runs what was granted.
@@ -190,7 +202,7 @@ fn execute(
     labels: BTreeMap<String, String>,
     console: impl FnOnce() -> io::Result<Console>,
 ) -> Result<(Outcome, [Kept; 2]), Fault> {
-    let Prepared { mut request, policy, state, asked } = prepared;
+    let Prepared { mut request, policy, state, asked, mut keeper } = prepared;
     request.labels = labels;
     let host_fault = |message: String| Fault { code: FaultCode::HostError, message, fix: None };
     let engine = Engine::open(host::candidates(&state), &state)
@@ -206,7 +218,10 @@ fn execute(
         let console =
             console().map_err(|error| host_fault(format!("could not use our own streams: {error}")))?;
         let outcome = match decision {
-            Ok(grant) => engine.run(run, request, grant, &console).await,
+            Ok(grant) => {
+                let keep = keeper.as_mut().map(|keeper| keeper as &mut dyn Keep);
+                engine.run(run, request, grant, &console, keep).await
+            }
             Err(denial) => {
                 let (message, fix) = (denial.to_string(), Some(denial.fix()));
                 let fault = Fault { code: FaultCode::PolicyDenied, message, fix };

@@ -117,6 +117,7 @@ pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
     let says_it_all = matches!(outcome.end, End::Exited(_))
         && outcome.gaps.is_empty()
         && outcome.limits_hit.is_empty()
+        && outcome.rejected.is_empty()
         && !advised;
     if quiet || (!terminal && says_it_all) {
         return;
@@ -152,6 +153,10 @@ fn closing_line(outcome: &Outcome) -> String {
     let limits: Vec<_> = outcome.limits_hit.iter().filter_map(|limit| more_of(*limit)).collect();
     if !limits.is_empty() {
         parts.push(format!("reached its limit of {}", limits.join(", ")));
+    }
+    if let Some(first) = outcome.rejected.first() {
+        let count = outcome.rejected.len();
+        parts.push(format!("{count} not let out, the first {} ({})", first.path, first.why));
     }
     let gaps: Vec<_> = outcome.gaps.iter().map(|gap| gap.capability.name()).collect();
     if !gaps.is_empty() {
@@ -256,5 +261,9 @@ mod tests {
         }];
         let line = closing_line(&outcome);
         assert_eq!(line, "exit 3 · 0.0 ms (start 0.0 ms) · killed 2 left behind · NOT enforced: cpu");
+        outcome.gaps = vec![];
+        let why = cofferdam_core::artifact::Rejection::HostExec;
+        outcome.rejected = vec![cofferdam_core::artifact::Rejected { path: ".envrc".into(), why }];
+        assert!(closing_line(&outcome).ends_with(" · 1 not let out, the first .envrc (host_exec)"));
     }
 }

@@ -1,7 +1,7 @@
 //! The Outcome as JSON, version 1: what people script against.
 //!
 //! [`OutcomeJson`] is the whole object, with its keys in the order in which they are written. What
-//! a later version fills (denials, leases, artifacts) is there and empty.
+//! a later version fills (denials, leases) is there and empty.
 //!
 //! Captured output may be large and is kept outside this process's memory. It is therefore never
 //! held whole here either: it is read twice, in chunks, once to see whether it is UTF-8 and once
@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
+use cofferdam_core::artifact::{Artifact, Rejected, Rejection};
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::outcome::{AuditSpan, Blame, Cancel, End, Fault, LimitName, Outcome, Ran, Times, Usage};
 use cofferdam_core::policy::{BackendName, Profile};
@@ -116,12 +117,10 @@ pub(crate) struct OutcomeJson<'a> {
     /// Credentials that were minted.
     #[schemars(schema_with = "objects")]
     leases: [(); 0],
-    /// Files that were taken out.
-    #[schemars(schema_with = "objects")]
-    artifacts: [(); 0],
-    /// Files that were not taken out, and why.
-    #[schemars(schema_with = "objects")]
-    rejected: [(); 0],
+    /// Files that were taken out: those that are new and those that are others than before.
+    artifacts: Vec<ArtifactJson<'a>>,
+    /// What was not taken out, and why.
+    rejected: Vec<RejectedJson<'a>>,
     /// The hash of the policy that was in force.
     policy_sha256: Option<&'a str>,
     /// Where the audit log has the run.
@@ -197,6 +196,30 @@ struct GapJson<'a> {
     fix: &'a str,
 }
 
+/// A file that was taken out.
+#[derive(serde::Serialize, JsonSchema)]
+#[schemars(rename = "Artifact")]
+struct ArtifactJson<'a> {
+    /// Where it was, relative to the working directory.
+    path: &'a str,
+    /// Its size in bytes.
+    bytes: u64,
+    /// The SHA-256 of what it holds.
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
+    sha256: &'a str,
+}
+
+/// Something that was not taken out.
+#[derive(serde::Serialize, JsonSchema)]
+#[schemars(rename = "Rejected")]
+struct RejectedJson<'a> {
+    /// Where it was; what is no text, or drives a terminal, is spelled out.
+    path: &'a str,
+    /// Why.
+    #[schemars(schema_with = "rejections")]
+    why: &'static str,
+}
+
 /// Where the audit log has the run.
 #[derive(serde::Serialize, JsonSchema)]
 #[schemars(rename = "Audit")]
@@ -243,8 +266,8 @@ impl<'a> From<&'a Outcome> for OutcomeJson<'a> {
             gaps: outcome.gaps.iter().map(GapJson::from).collect(),
             denials: [],
             leases: [],
-            artifacts: [],
-            rejected: [],
+            artifacts: outcome.artifacts.iter().map(ArtifactJson::from).collect(),
+            rejected: outcome.rejected.iter().map(RejectedJson::from).collect(),
             policy_sha256: outcome.policy.as_ref().map(|hash| hash.0.as_str()),
             audit: outcome.audit.as_ref().map(AuditJson::from),
         }
@@ -312,6 +335,18 @@ impl From<&Usage> for UsageJson {
 impl<'a> From<&'a Gap> for GapJson<'a> {
     fn from(gap: &'a Gap) -> Self {
         GapJson { name: gap.capability.name(), why: &gap.why, fix: &gap.fix }
+    }
+}
+
+impl<'a> From<&'a Artifact> for ArtifactJson<'a> {
+    fn from(file: &'a Artifact) -> Self {
+        ArtifactJson { path: &file.path, bytes: file.bytes, sha256: &file.sha256 }
+    }
+}
+
+impl<'a> From<&'a Rejected> for RejectedJson<'a> {
+    fn from(rejected: &'a Rejected) -> Self {
+        RejectedJson { path: &rejected.path, why: rejected.why.name() }
     }
 }
 
@@ -584,6 +619,10 @@ fn capabilities(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "array", "items": capability(generator)})
 }
 
+fn rejections(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"enum": Rejection::ALL.map(Rejection::name)})
+}
+
 fn ends(_: &mut SchemaGenerator) -> Schema {
     let all = [
         End::Exited(0),
@@ -699,12 +738,18 @@ pub(crate) mod tests {
         (refused.policy, refused.audit, refused.usage) = (None, None, Usage::default());
         refused.error =
             Some(Fault { code: FaultCode::BadRequest, message: "no".into(), fix: Some("yes".into()) });
+        let mut collected = outcome(End::Exited(0));
+        collected.artifacts =
+            vec![Artifact { path: "plot.png".into(), bytes: 8120, sha256: "0a".repeat(32) }];
+        let rejected = |why: Rejection| Rejected { path: "x".into(), why };
+        collected.rejected = Rejection::ALL.map(rejected).into();
         let kept = |bytes: &[u8]| Kept { bytes: bytes.into(), chunk: 2, dropped: 0 };
         let (text, binary) = (kept("é\n".as_bytes()), kept(b"\xff"));
         let output = (Stream::Captured(&text), Stream::Captured(&binary));
         vec![
             json(&OutcomeJson::from(&outcome(End::Signalled(9))).with_output(output.0, output.1)),
             json(&OutcomeJson::from(&refused)),
+            json(&OutcomeJson::from(&collected)),
         ]
     }
 
@@ -769,6 +814,14 @@ pub(crate) mod tests {
         assert_eq!(refused["error"]["fix"], "yes");
         assert_eq!(refused["ran"], "no");
         assert_eq!(refused["backend"], Value::Null);
+    }
+
+    #[test]
+    fn files_that_came_out_and_those_that_did_not_are_told_apart() {
+        let collected = &samples()[2];
+        let file = serde_json::json!({"path": "plot.png", "bytes": 8120, "sha256": "0a".repeat(32)});
+        assert_eq!(collected["artifacts"], serde_json::json!([file]));
+        assert_eq!(collected["rejected"][3], serde_json::json!({"path": "x", "why": "host_exec"}));
     }
 
     #[test]

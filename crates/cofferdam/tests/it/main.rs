@@ -12,6 +12,7 @@ mod leftovers;
 mod limits;
 mod outcome;
 mod refusals;
+mod results;
 mod rootless;
 mod run;
 mod terminal;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use cofferdam_core::artifact::Rejection;
 use cofferdam_core::audit::Event;
 use cofferdam_core::capability::Gap;
 use cofferdam_core::outcome::{Cancel, End};
@@ -27,6 +28,12 @@ pub(super) const BYTES_TORN: &str = "bytes_torn";
 pub(super) fn members(event: &Event) -> String {
     let mut members = Members(String::new());
     match event {
+        Event::ArtifactQuarantined { path, more } => {
+            members.text("path", path).text("why", Rejection::HostExec.name()).more(*more);
+        }
+        Event::ArtifactRejected { path, why, more } => {
+            members.text("path", path).text("why", why.name()).more(*more);
+        }
         Event::BackendRefused { backend, gaps, why } => {
             members.text("backend", backend.name()).text("why", why).gaps(gaps);
         }
@@ -82,6 +89,11 @@ impl Members {
     fn number(&mut self, name: &str, number: u64) -> &mut Self {
         let _ = write!(self.name(name), "{number}"); // writing to a String can't fail
         self
+    }
+
+    /// How many others an event stands for, if it does.
+    fn more(&mut self, more: u64) -> &mut Self {
+        if more > 0 { self.number("more", more) } else { self }
     }
 
     fn flag(&mut self, name: &str, flag: bool) -> &mut Self {
@@ -184,6 +196,8 @@ mod tests {
         let policy = PolicyHash("ab".into());
         let backend = BackendName::Container;
         let rendered = [
+            Event::ArtifactQuarantined { path: ".envrc".into(), more: 0 },
+            Event::ArtifactRejected { path: "a\"b".into(), why: Rejection::Symlink, more: 7 },
             Event::BackendRefused { backend, gaps: vec![gap.clone()], why: "w".into() },
             Event::LimitHit(LimitName::Pids),
             Event::OutputTruncated { stream: "stdout", dropped: 9 },
@@ -200,6 +214,8 @@ mod tests {
         ]
         .map(|event| members(&event));
         let expected = [
+            r#","path":".envrc","why":"host_exec""#,
+            r#","path":"a\"b","why":"symlink","more":7"#,
             r#","backend":"container","why":"w","gaps":[{"name":"cpu","why":"no \"v2\"","fix":"mount it"}]"#,
             r#","limit":"pids""#,
             r#","stream":"stdout","dropped":9"#,

@@ -67,6 +67,22 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
     }
 }
 
+/// What the program changed could not be written to where it was to go; `at` is the entry in hand.
+pub(super) fn of_keeping(at: Option<&str>, error: &io::Error) -> Fault {
+    let what = at.map_or("what the program changed".into(), |at| format!("{at}, which the program changed"));
+    let message = format!("could not write {what}: {error}; what was written is incomplete");
+    fault(FaultCode::HostError, message, "make room where it goes, and run it again")
+}
+
+/// What the program changed could not be read.
+pub(super) fn of_collecting(error: &BackendError) -> Fault {
+    let message = format!(
+        "could not take out what the program changed: {}; what was written is incomplete",
+        chain(error)
+    );
+    fault(FaultCode::HostError, message, "look at the kernel's log, and run it again")
+}
+
 /// A program that didn't start: the shell's own two codes, and what the kernel said.
 fn of_exec(program: &str, source: &io::Error) -> Fault {
     // Numbers of `asm-generic/errno-base.h`.
