@@ -11,9 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{BackendError, Boxed, Exec, Left, Running, Session, as_command};
 use cofferdam_core::capability::{Capability, Gap};
+use cofferdam_core::files::Python;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{LimitName, Usage};
-use cofferdam_core::request::{File, Variable, WindowSize};
+use cofferdam_core::request::{File, Lang, Variable, WindowSize};
 use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
 use cofferdam_sys::launch::{Ids, Launch, LaunchError, Launched, Resource};
@@ -46,6 +47,9 @@ pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
     RLIMITS.into_iter().chain(processes).collect()
 }
 
+/// Where programs are looked for.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 /// How long everything inside may take to die of SIGKILL before that is an error. Teardown is
 /// bounded by 30 s as a whole.
 const DYING: Duration = Duration::from_secs(20);
@@ -58,6 +62,8 @@ const IMPATIENCE: Duration = Duration::from_millis(200);
 pub(super) struct ContainerSession {
     enforced: BTreeSet<Capability>,
     environment: Vec<Variable>,
+    /// The Python that scripts run with, if it isn't the sandbox's own.
+    python: Option<Python>,
     /// The processes, until they are dead. Before their cgroups, which are dropped next: a group can
     /// be removed only when it is empty.
     launched: Launched,
@@ -141,6 +147,7 @@ pub(super) async fn open(
     Ok(ContainerSession {
         enforced: enforced(host, &group, gaps),
         environment: grant.environment().to_vec(),
+        python: grant.files().python.clone(),
         inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
         launched,
         memory_bytes: limits.memory_bytes,
@@ -276,7 +283,7 @@ impl ContainerSession {
     }
 
     async fn start(&mut self, exec: Exec) -> Result<ContainerRunning, BackendError> {
-        let (file, argv) = as_command(exec.program, interpreter);
+        let (file, argv) = as_command(exec.program, |lang| self.interpreter(lang));
         if let Some(file) = file {
             self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
             self.inside.agent.put(&file).await?;
@@ -318,19 +325,40 @@ impl ContainerSession {
         Ok(Streams::Pipes(pipes))
     }
 
+    /// The interpreter of a language.
+    fn interpreter(&self, lang: Lang) -> CString {
+        match &self.python {
+            Some(python) if lang == Lang::Python => python.executable.as_c_str().into(),
+            _ => interpreter(lang),
+        }
+    }
+
+    /// Variables by which programs find the Python that was chosen: the first in `PATH`, and the
+    /// virtual environment that it belongs to.
+    fn python_variables(&self) -> Vec<Variable> {
+        let Some(python) = &self.python else { return vec![] };
+        let executable = python.executable.as_c_str().to_bytes();
+        let folder =
+            executable.iter().rposition(|&byte| byte == b'/').map_or(&b"/"[..], |at| &executable[..at]);
+        let path = [folder, b":", PATH.as_bytes()].concat();
+        let venv = python.venv.as_ref().map(|venv| Variable::new("VIRTUAL_ENV", venv.as_c_str().to_bytes()));
+        [Some(Variable::new("PATH", path)), venv].into_iter().flatten().filter_map(Result::ok).collect()
+    }
+
     /// The program's environment: ours, and on top of it what was granted.
     fn environment(&self, own: &[Variable]) -> Vec<CString> {
         let ours = [
             ("HOME", "/home/user"),
             ("LANG", "C.UTF-8"),
             ("LOGNAME", "user"),
-            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            ("PATH", PATH),
             ("SHELL", "/bin/sh"),
             ("USER", "user"),
         ];
         let mut lines: BTreeMap<String, CString> = BTreeMap::new();
         let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
-        for variable in ours.chain(self.environment.iter().chain(own).cloned()) {
+        for variable in ours.chain(self.python_variables()).chain(self.environment.iter().chain(own).cloned())
+        {
             lines.insert(variable.name().to_owned(), variable.to_c_string());
         }
         lines.into_values().collect()
