@@ -147,7 +147,7 @@ fn a_policy_that_cannot_be_read_says_where_it_is_wrong() {
         ("version = 1\n[[network.allow]]\nhost = \"*\"\n", "*"),
         ("version = 1\n[[network.allow]]\nhost = \"*.com\"\n", "*.com"),
         ("version = 1\n[[network.allow]]\nhost = \"https://a.test\"\n", "https"),
-        ("version = 1\n[files]\nworkspace = \".\"\n", "workspace"),
+        ("version = 1\n[files]\nworkspace = \"none\"\n", "workspace"),
         ("nonsense", "nonsense"),
     ] {
         let policy = product.file("wrong.toml", text);
