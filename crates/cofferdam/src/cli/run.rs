@@ -138,7 +138,8 @@ limit.";
 #[derive(Clone, Copy, Debug)]
 struct Chosen(Option<BackendName>);
 
-fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+/// Reads a value for clap.
+pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
