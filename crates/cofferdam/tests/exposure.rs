@@ -299,7 +299,7 @@ fn a_clean_home_is_called_clean_and_one_file_changes_that() {
     }
     assert_eq!(own(&report), Vec::<String>::new());
     assert_eq!(report["clean"], true);
-    assert!(report["summary"].as_str().unwrap().contains("would find nothing of yours"), "{report}");
+    assert!(report["summary"].as_str().unwrap().contains("Nothing of yours was found"), "{report}");
     person.file("home/.vault-token", "x");
     let report = person.json();
     assert_eq!(own(&report), ["vault-token ~/.vault-token"]);

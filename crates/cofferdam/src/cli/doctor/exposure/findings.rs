@@ -184,8 +184,8 @@ fn summary(findings: &[Finding]) -> String {
     let yours = phrases(findings, Scope::Person);
     let machines = phrases(findings, Scope::Machine);
     let first = if yours.is_empty() {
-        "Code that runs here as you today would find nothing of yours: no secrets in the environment, no \
-         credential files, no agents, no control sockets and no start-up files."
+        "Nothing of yours was found that code which runs here as you could take or use: no secrets in the \
+         environment, no credential files, no agents, no control sockets and no start-up files."
             .to_owned()
     } else {
         format!("Code that runs here as you today could {}.", listed(&yours))
@@ -280,7 +280,7 @@ mod tests {
     fn a_machines_findings_do_not_make_a_home_unclean() {
         let machine = vec![finding(Group::Kernel, Scope::Machine, &[])];
         let report = Report::of(machine.clone(), profile(None, vec![]), vec![]);
-        assert!(report.clean && report.summary.contains("nothing of yours"), "{}", report.summary);
+        assert!(report.clean && report.summary.contains("Nothing of yours"), "{}", report.summary);
         assert!(report.summary.contains("try 1 opening of the kernel"), "{}", report.summary);
         let both = [machine, vec![finding(Group::Environment, Scope::Person, &[])]].concat();
         assert!(!Report::of(both, profile(None, vec![]), vec![]).clean);

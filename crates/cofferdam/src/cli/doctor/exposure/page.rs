@@ -32,8 +32,12 @@ pub(super) fn print(report: &Report, paint: &Paint, out: &mut dyn Write) -> io::
     for note in &report.notes {
         page.list(Mark::Note, note)?;
     }
-    page.list(Mark::Note, "Only what this user can reach is listed, by place and kind. No value was kept.")?;
-    page.list(Mark::Note, "Nothing was connected to, and no address was asked.")
+    page.list(
+        Mark::Note,
+        "The usual places were looked at. Only what this user can reach is listed; no value was kept.",
+    )?;
+    page.list(Mark::Note, "Nothing was connected to, so a socket counts even if nobody listens any more.")?;
+    page.list(Mark::Note, "No address was asked.")
 }
 
 /// What the groups are held against.
