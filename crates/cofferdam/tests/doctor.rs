@@ -264,7 +264,8 @@ fn what_the_files_promise_and_a_start_refuses_is_not_called_available() {
         ],
     );
     assert_eq!(container(&hidden)["trial"]["passed"], false);
-    assert!(container(&hidden)["trouble"]["why"].as_str().unwrap().contains("mount proc"));
+    let why = container(&hidden)["trouble"]["why"].as_str().unwrap();
+    assert!(why.contains("mount proc"), "{why}");
     let run = where_hidden(&product, hide, &["run", "--profile", "internal", "--", "true"]);
     assert_eq!(run.code, 125, "{run:?}");
 }
