@@ -264,7 +264,8 @@ fn what_the_files_promise_and_a_start_refuses_is_not_called_available() {
         ],
     );
     assert_eq!(container(&hidden)["trial"]["passed"], false);
-    assert!(container(&hidden)["trouble"]["why"].as_str().unwrap().contains("mount proc"));
+    let why = container(&hidden)["trouble"]["why"].as_str().unwrap();
+    assert!(why.contains("mount proc"), "{why}");
     let run = where_hidden(&product, hide, &["run", "--profile", "internal", "--", "true"]);
     assert_eq!(run.code, 125, "{run:?}");
 }
@@ -323,6 +324,87 @@ fn the_page_names_the_whole_vocabulary_and_every_fix_and_is_not_too_wide() {
     assert!(!page.contains('\x1b'), "colours are for terminals");
 }
 
+/// The findings where a script is the first `runc` on the path, in a folder with these rights.
+fn with_runc(product: &Product, script: &str, rights: &str) -> (Value, String) {
+    let folder = product.folder().join("programs");
+    let source = product.file("script", format!("#!/bin/sh\n{script}\n"));
+    // Copied by another process: one that was started here meanwhile would hold it open for writing.
+    let make = "rm -rf \"$1\" && mkdir \"$1\" && cp \"$0\" \"$1/runc\" && chmod 755 \"$1/runc\" && chmod \"$2\" \"$1\"";
+    let made = Command::new("sh").args(["-c", make]).arg(&source).arg(&folder).arg(rights).status();
+    assert!(made.unwrap().success());
+    let run = |args: &[&str]| {
+        let path = format!("{}:/usr/bin:/bin", folder.display());
+        let mut command = product.command(args);
+        command.env("PATH", path).env("CANARY", "here");
+        finish(command).exits(0)
+    };
+    let found = run(&["doctor", "--json"]).json();
+    (named(&found["runtimes"], "runc").clone(), run(&["doctor"]).stdout)
+}
+
+#[test]
+fn a_runtime_below_its_floor_is_flagged_with_the_floor_and_the_way_out() {
+    let product = product();
+    if !host::is_root() {
+        skip!("only a program of root's is asked for its version");
+    }
+    // It would meet the floor if it were given the environment.
+    let script = "if [ -n \"$CANARY\" ]; then echo runc version 9.9.9; else echo runc version 1.3.5; fi";
+    let (runc, page) = with_runc(&product, script, "755");
+    assert_eq!((&runc["version"], &runc["standing"]), (&"1.3.5".into(), &"below".into()), "{runc}");
+    assert_eq!(runc["floor"], "1.3.6 / 1.4.3 / 1.5.0");
+    let flowing = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "no runc 1.3.5 is below the floor by its number",
+        "may have patched it",
+        "install runc 1.3.6 or newer",
+    ] {
+        assert!(flowing.contains(part), "{part} is missing in {page}");
+    }
+    let (runc, page) = with_runc(&product, "echo runc version 1.3.6", "755");
+    assert_eq!(runc["standing"], "fine", "{runc}");
+    assert!(runc["trouble"].is_null());
+    assert!(page.contains("yes  runc             1.3.6 meets the floor"), "{page}");
+}
+
+#[test]
+fn a_version_that_cannot_be_read_is_said_so() {
+    let product = product();
+    if !host::is_root() {
+        skip!("only a program of root's is asked for its version");
+    }
+    let began = std::time::Instant::now();
+    for (script, why) in [
+        ("echo runc version unknown", "doesn't say a number"),
+        ("exec sleep 60", "didn't answer within 2 s"),
+        ("while :; do echo flood; done", "doesn't say a number"),
+    ] {
+        let (runc, _) = with_runc(&product, script, "755");
+        assert_eq!(runc["standing"], "unknown", "{runc}");
+        assert!(
+            runc["version"].is_null() && runc["trouble"]["why"].as_str().unwrap().contains(why),
+            "{runc}"
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_program_that_somebody_else_could_have_put_there_is_not_run() {
+    let product = product();
+    if !host::is_root() {
+        skip!("only a program of root's is asked for its version");
+    }
+    let mark = product.folder().join("ran");
+    let script = format!("touch '{}'; echo runc version 1.3.6", mark.display());
+    let (runc, _) = with_runc(&product, &script, "777");
+    assert_eq!(runc["standing"], "unknown", "{runc}");
+    assert!(runc["trouble"]["why"].as_str().unwrap().contains("isn't run"), "{runc}");
+    assert!(!mark.exists());
+    assert_eq!(with_runc(&product, &script, "755").0["standing"], "fine");
+    assert!(mark.exists(), "it is run from a folder of root's");
+}
+
 #[test]
 fn looking_changes_nothing_on_the_host() {
     let product = Product::alone(env!("CARGO_BIN_EXE_cofferdam"));
@@ -336,7 +418,7 @@ fn looking_changes_nothing_on_the_host() {
 
 #[test]
 fn a_report_that_cannot_be_written_is_a_failure() {
-    for args in [&["doctor"][..], &["doctor", "--json"]] {
+    for args in [&["doctor"][..], &["doctor", "--json"], &["doctor", "--exposure"]] {
         let product = product();
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let status = product.command(args).stdout(full).status().unwrap();

@@ -1,10 +1,11 @@
 //! Descriptors: pipes, sockets, sealed memory, event counters, locks on parts of a file.
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use crate::check;
 
@@ -106,6 +107,23 @@ pub fn scratch_file() -> io::Result<File> {
 fn memory_file(name: &CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
     // SAFETY: the name is a live string.
     own(unsafe { libc::memfd_create(name.as_ptr(), flags) })
+}
+
+/// Opens a regular file for reading, and nothing else: neither a pipe nor a device nor a folder is
+/// opened, so this never waits for anybody. `None` where the path leads to something else.
+///
+/// # Errors
+///
+/// What the kernel said: ENOENT, EACCES, ELOOP.
+pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    // It may have been replaced since: a pipe is then opened without waiting, and seen for what it is.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let regular = file.metadata()?.is_file();
+    Ok(regular.then_some(file))
 }
 
 /// A counter that becomes readable when the kernel adds to it.
@@ -223,5 +241,14 @@ mod tests {
         drop(one);
         assert!(try_lock_byte(&two, 7).unwrap());
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn only_a_regular_file_is_opened_to_be_looked_at() {
+        assert!(open_regular(Path::new("/proc/self/status")).unwrap().is_some());
+        for other in ["/dev/null", "/dev/zero", "/proc"] {
+            assert!(open_regular(Path::new(other)).unwrap().is_none(), "{other}");
+        }
+        assert!(open_regular(Path::new("/no-such-file")).is_err());
     }
 }

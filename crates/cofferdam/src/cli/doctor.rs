@@ -2,37 +2,62 @@
 //!
 //! - [`findings`]: everything that is reported, which is also the JSON.
 //! - [`boundaries`]: the backends, tried where they can be, and which profile gets which.
+//! - [`exposure`]: what code would inherit here without Cofferdam (`--exposure`).
 //! - [`host`]: the kernel and what it shows of itself.
 //! - [`folders`]: the state, the audit log and the node's settings.
+//! - [`runtimes`]: other runtimes on the path, and whether they are below their security floor.
 //! - [`page`]: the findings as a person reads them.
 //!
 //! Nothing is changed by looking: no folder is made, no cgroup, and the one sandbox that is started
 //! has none of either.
 
 mod boundaries;
+mod exposure;
 mod findings;
 mod folders;
 mod host;
 mod page;
+mod runtimes;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clap::Args;
 use cofferdam_backends::container::Host;
+use cofferdam_core::policy::Profile;
 
 use super::Failure;
 use boundaries::Boundaries;
-use findings::{Findings, Node, Trouble};
+use findings::{Findings, FolderFound, Node, Trouble};
 use page::Paint;
+
+/// What `doctor` can be asked.
+#[derive(Clone, Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Show what code that runs here without Cofferdam would inherit: secrets, agents, sockets
+    #[arg(long)]
+    exposure: bool,
+    /// The profile that the exposure is held against: what would a run of it still have
+    #[arg(long, value_name = "NAME", requires = "exposure", value_parser = super::options::parse::<Profile>)]
+    #[arg(default_value = "internal")]
+    profile: Profile,
+}
 
 /// Looks at this machine and prints what was found. Exit code 0 whatever that is: it is a report.
 ///
 /// # Errors
 ///
 /// Where `out` can't be written.
-pub(super) fn main(json: bool, out: &mut dyn Write) -> Result<u8, Failure> {
-    let findings = look();
-    if json {
+pub(super) fn main(args: &DoctorArgs, out: &mut dyn Write) -> Result<u8, Failure> {
+    let ground = Ground::look();
+    if args.exposure {
+        return exposure::main(args.json, args.profile, &ground.boundaries, out);
+    }
+    let findings = ground.findings();
+    if args.json {
         serde_json::to_writer_pretty(&mut *out, &findings).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
@@ -41,33 +66,50 @@ pub(super) fn main(json: bool, out: &mut dyn Write) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn look() -> Findings {
-    let (trouble, settings) = match super::node() {
-        Ok(settings) => (None, settings),
-        // A run would be refused; where its state would be is still worth saying.
-        Err(error) => (
-            Some(Trouble::new(error.summary(), format!("node.toml: {}", error.fix()))),
-            crate::files::Node::default(),
-        ),
-    };
-    let folder = crate::host::state_folder(&settings);
-    let state = folders::state(&folder);
-    let audit = folders::audit(&folder, &state);
-    let node = settings_of(trouble);
-    let stops = [("node", &node.trouble), ("state", &state.trouble), ("audit", &audit.trouble)];
-    let stops = stops.into_iter().filter_map(|(name, trouble)| Some((name, trouble.clone()?))).collect();
-    let container = Host::look();
-    let boundaries = Boundaries::look(&container, &folder, settings.ceiling, stops);
-    Findings {
-        version: 1,
-        cofferdam: env!("CARGO_PKG_VERSION"),
-        profiles: boundaries.profiles(),
-        backends: boundaries.backends(),
-        host: host::look(&container),
-        state,
-        audit,
-        node,
-        fixes: boundaries.fixes(),
+/// What every report stands on: the backends, and the files without which nothing runs.
+struct Ground {
+    container: Host,
+    boundaries: Boundaries,
+    state: FolderFound,
+    audit: FolderFound,
+    node: Node,
+}
+
+impl Ground {
+    fn look() -> Self {
+        let (trouble, settings) = match super::node() {
+            Ok(settings) => (None, settings),
+            // A run would be refused; where its state would be is still worth saying.
+            Err(error) => (
+                Some(Trouble::new(error.summary(), format!("node.toml: {}", error.fix()))),
+                crate::files::Node::default(),
+            ),
+        };
+        let folder = crate::host::state_folder(&settings);
+        let state = folders::state(&folder);
+        let audit = folders::audit(&folder, &state);
+        let node = settings_of(trouble);
+        let stops = [("node", &node.trouble), ("state", &state.trouble), ("audit", &audit.trouble)];
+        let stops = stops.into_iter().filter_map(|(name, trouble)| Some((name, trouble.clone()?))).collect();
+        let container = Host::look();
+        let boundaries = Boundaries::look(&container, &folder, settings.ceiling, stops);
+        Ground { container, boundaries, state, audit, node }
+    }
+
+    fn findings(self) -> Findings {
+        let Ground { container, boundaries, state, audit, node } = self;
+        Findings {
+            version: 1,
+            cofferdam: env!("CARGO_PKG_VERSION"),
+            profiles: boundaries.profiles(),
+            backends: boundaries.backends(),
+            runtimes: runtimes::look(std::env::var_os("PATH").as_deref()),
+            host: host::look(&container),
+            state,
+            audit,
+            node,
+            fixes: boundaries.fixes(),
+        }
     }
 }
 

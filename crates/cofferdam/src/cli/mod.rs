@@ -36,6 +36,7 @@ Examples:
   cofferdam run --profile internal -c 'print(1+1)'    run a line of Python
   cofferdam run --profile internal -- make test       run any command
   cofferdam doctor                                    what this machine can enforce
+  cofferdam doctor --exposure                         what code would inherit here without Cofferdam
 
 The default profile is `untrusted`: it never runs in a container. Say `--profile internal` if
 nobody outside controls the program or what it reads.";
@@ -45,11 +46,7 @@ enum Command {
     /// Run a program in a sandbox
     Run(Box<run::RunArgs>),
     /// Show what this machine can enforce, why not, and how to mend it
-    Doctor {
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
+    Doctor(doctor::DoctorArgs),
     /// Check a policy file, or show the policy that a run would be judged by
     Policy {
         #[command(subcommand)]
@@ -126,7 +123,7 @@ pub(crate) fn main() -> ExitCode {
     set_up_reports();
     let code = match cli.command {
         Command::Run(args) => run::main(*args),
-        Command::Doctor { json } => with_output(|out| doctor::main(json, out)),
+        Command::Doctor(args) => with_output(|out| doctor::main(&args, out)),
         Command::Policy { command } => with_output(|out| policy_command(command, out)),
         Command::Schema { what } => with_output(|out| schema_command(what, out)),
         Command::Audit { command } => with_output(|out| audit_command(command, out)),

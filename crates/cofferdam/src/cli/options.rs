@@ -100,7 +100,8 @@ pub(super) struct Options {
 #[derive(Clone, Copy, Debug)]
 struct Chosen(Option<BackendName>);
 
-fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+/// Reads a value for clap.
+pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 

@@ -68,7 +68,8 @@ impl Boundaries {
         Profile::ALL.iter().map(|&profile| self.profile(profile)).collect()
     }
 
-    fn profile(&self, profile: Profile) -> ProfileFound {
+    /// What one profile would run in.
+    pub(super) fn profile(&self, profile: Profile) -> ProfileFound {
         let (backend, why, briefly, fix) = match self.ask(profile) {
             Answer::Runs { backend, why } => (Some(backend.name()), why, String::new(), None),
             Answer::Stopped(trouble) => (None, trouble.why.clone(), trouble.why, Some(trouble.fix)),
@@ -132,6 +133,14 @@ impl Boundaries {
             }
         })
         .collect()
+    }
+
+    /// What a backend enforces here.
+    pub(super) fn enforced(&self, name: &str) -> Vec<Capability> {
+        let mut both = self.candidates.iter().zip(&self.seen);
+        let seen = both.find(|(candidate, _)| candidate.name.name() == name).map(|(_, seen)| seen);
+        let offers = seen.and_then(|seen| seen.offers.as_ref());
+        offers.map(|offers| offers.enforced().iter().copied().collect()).unwrap_or_default()
     }
 
     /// The whole vocabulary but for what is enforced.

@@ -14,6 +14,8 @@ pub(super) struct Findings {
     pub(super) profiles: Vec<ProfileFound>,
     /// Every backend that there is a name for, by name.
     pub(super) backends: Vec<BackendFound>,
+    /// Other runtimes on the path that have, or could have, a security floor.
+    pub(super) runtimes: Vec<RuntimeFound>,
     /// The kernel and what it has.
     pub(super) host: HostFound,
     /// Where runs are noted.
@@ -117,6 +119,37 @@ pub(super) struct LanguageFound {
     pub(super) runs: bool,
     /// Why.
     pub(super) why: String,
+}
+
+/// A runtime on the path.
+#[derive(Debug, Serialize)]
+pub(super) struct RuntimeFound {
+    /// The runtime.
+    pub(super) name: &'static str,
+    /// The program that was found.
+    pub(super) program: String,
+    /// Its version; null where that isn't known.
+    pub(super) version: Option<String>,
+    /// The floor of each series; null where no floor is known.
+    pub(super) floor: Option<String>,
+    /// Where it stands.
+    pub(super) standing: Standing,
+    /// What is wrong, where it is below its floor or its version isn't known.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// Where a runtime stands to its security floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Standing {
+    /// Below, by its number; its distribution may have patched it.
+    Below,
+    /// At or above it.
+    Fine,
+    /// No floor is known for this runtime.
+    NoFloor,
+    /// Its version isn't known.
+    Unknown,
 }
 
 /// The kernel and what it has.

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::findings::{
-    BackendFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, Trouble,
+    BackendFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, RuntimeFound, Standing,
+    Trouble,
 };
 use crate::report::inert;
 
@@ -14,7 +15,7 @@ const WIDTH: usize = 100;
 const TEXT: usize = 24;
 
 /// Where the text begins in a section whose rows are lists of names.
-const LIST: usize = 7;
+pub(super) const LIST: usize = 7;
 
 /// Colours, or none.
 pub(super) struct Paint {
@@ -37,7 +38,7 @@ impl Paint {
 
 /// Whether a row is about something that is there.
 #[derive(Clone, Copy)]
-enum Mark {
+pub(super) enum Mark {
     No,
     Note,
     Yes,
@@ -62,14 +63,16 @@ pub(super) fn print(findings: &Findings, paint: &Paint, out: &mut dyn Write) -> 
     for backend in findings.backends.iter().filter(|backend| !backend.gaps.is_empty()) {
         page.capabilities(backend)?;
     }
+    page.runtimes(&findings.runtimes)?;
     page.host(&findings.host)?;
     page.folders(findings)?;
     page.fixes(findings)
 }
 
-struct Page<'a> {
-    paint: &'a Paint,
-    out: &'a mut dyn Write,
+/// Where a page is written: its width, its columns and its colours are the same for every report.
+pub(super) struct Page<'a> {
+    pub(super) paint: &'a Paint,
+    pub(super) out: &'a mut dyn Write,
 }
 
 impl Page<'_> {
@@ -91,11 +94,21 @@ impl Page<'_> {
             let names: Vec<_> = with_it.map(|profile| profile.name).collect();
             parts.push(format!("{}: nothing here, since {reason}", names.join(", ")));
         }
+        self.bold(&parts.join(" · "))
+    }
+
+    /// A text that stands out.
+    pub(super) fn bold(&mut self, text: &str) -> io::Result<()> {
         let Paint { bold, plain, .. } = self.paint;
-        for line in wrap(&inert(&parts.join(" · ")), WIDTH) {
+        for line in wrap(&inert(text), WIDTH) {
             writeln!(self.out, "{bold}{line}{plain}")?;
         }
         Ok(())
+    }
+
+    /// A line that is not wrapped, so that a path can be copied.
+    pub(super) fn line(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.out, "{}", inert(text))
     }
 
     fn profiles(&mut self, findings: &Findings) -> io::Result<()> {
@@ -172,6 +185,26 @@ impl Page<'_> {
             let names: Vec<_> = backend.gaps.iter().filter(same).map(|gap| gap.name).collect();
             self.list(Mark::No, &format!("{}: {}", names.join(", "), gap.why))?;
             self.fix(LIST, &gap.fix)?;
+        }
+        Ok(())
+    }
+
+    fn runtimes(&mut self, runtimes: &[RuntimeFound]) -> io::Result<()> {
+        if runtimes.is_empty() {
+            return Ok(());
+        }
+        self.section("Other runtimes on the path, and their security floors")?;
+        for RuntimeFound { name, program, version, floor, standing, trouble } in runtimes {
+            let version = version.as_deref().unwrap_or("version unknown");
+            let text = match (standing, floor) {
+                (Standing::Fine, Some(floor)) => format!("{version} meets the floor ({floor}): {program}"),
+                _ => format!("{version}, no floor is known: {program}"),
+            };
+            let mark = if *standing == Standing::NoFloor { Mark::Note } else { Mark::Yes };
+            match trouble {
+                None => self.row(mark, name, &text)?,
+                Some(_) => self.there(name, &text, trouble.as_ref())?,
+            }
         }
         Ok(())
     }
@@ -259,7 +292,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn section(&mut self, title: &str) -> io::Result<()> {
+    pub(super) fn section(&mut self, title: &str) -> io::Result<()> {
         let Paint { bold, plain, .. } = self.paint;
         writeln!(self.out, "\n{bold}{title}{plain}")
     }
@@ -280,7 +313,7 @@ impl Page<'_> {
         self.hanging(&start, TEXT, text)
     }
 
-    fn list(&mut self, mark: Mark, text: &str) -> io::Result<()> {
+    pub(super) fn list(&mut self, mark: Mark, text: &str) -> io::Result<()> {
         self.hanging(&self.mark(mark), LIST, text)
     }
 
@@ -293,13 +326,13 @@ impl Page<'_> {
         }
     }
 
-    fn fix(&mut self, indent: usize, fix: &str) -> io::Result<()> {
+    pub(super) fn fix(&mut self, indent: usize, fix: &str) -> io::Result<()> {
         let Paint { good, plain, .. } = self.paint;
         self.hanging(&format!("{}{good}→{plain} ", " ".repeat(indent)), indent + 2, fix)
     }
 
     /// Text after a start, with its further lines below its first.
-    fn hanging(&mut self, start: &str, indent: usize, text: &str) -> io::Result<()> {
+    pub(super) fn hanging(&mut self, start: &str, indent: usize, text: &str) -> io::Result<()> {
         for (number, line) in wrap(&inert(text), WIDTH - indent).iter().enumerate() {
             let before = if number == 0 { start.to_owned() } else { " ".repeat(indent) };
             writeln!(self.out, "{before}{line}")?;
