@@ -68,6 +68,7 @@ fn script() -> Script {
         ending: Some(Ending::Exited(0)),
         left: Left::default(),
         open_fails: false,
+        stillborn: 0,
     }
 }
 

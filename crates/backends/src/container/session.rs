@@ -165,6 +165,11 @@ impl Session for ContainerSession {
         &self.enforced
     }
 
+    fn is_alive(&self) -> bool {
+        let ended = self.inside.ended.get_ref().as_fd();
+        self.halted.is_none() && !process::readable_within(ended, Duration::ZERO)
+    }
+
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
         Box::pin(async move {
             let put = self.inside.agent.put(&file).await;
@@ -243,7 +248,8 @@ impl ContainerSession {
         };
         let streams = [stdin_inside.as_fd(), stdout_inside.as_fd(), stderr_inside.as_fd()];
         let argv = argv.words().map(CString::from).collect();
-        self.inside.agent.exec(argv, self.environment(), root::WORKSPACE.into(), streams).await?;
+        let environment = self.environment(exec.environment);
+        self.inside.agent.exec(argv, environment, root::WORKSPACE.into(), streams).await?;
         Ok(ContainerRunning {
             inside: Arc::clone(&self.inside),
             stdout: Stream::new(stdout).map_err(failed())?,
@@ -253,8 +259,8 @@ impl ContainerSession {
         })
     }
 
-    /// The program's environment: ours, and on top of it what was granted.
-    fn environment(&self) -> Vec<CString> {
+    /// The program's environment: ours, on top of it what was granted, and then what is its own.
+    fn environment(&self, own: Vec<Variable>) -> Vec<CString> {
         let ours = [
             ("HOME", "/home/user"),
             ("LANG", "C.UTF-8"),
@@ -265,7 +271,7 @@ impl ContainerSession {
         ];
         let mut lines: BTreeMap<String, CString> = BTreeMap::new();
         let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
-        for variable in ours.chain(self.environment.iter().cloned()) {
+        for variable in ours.chain(self.environment.iter().cloned()).chain(own) {
             lines.insert(variable.name().to_owned(), variable.to_c_string());
         }
         lines.into_values().collect()
