@@ -117,8 +117,7 @@ fn batch_in(
     before_each: impl Fn(&tempfile::TempDir),
 ) -> Told {
     let backend = Scripted::new(script);
-    let candidates =
-        vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
+    let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
     let engine = Engine::open(candidates, state.path()).unwrap();
     let pool = Pool::new(wide(), request(), size, Box::new(|| Ok(run_id())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

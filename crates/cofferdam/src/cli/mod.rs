@@ -1,6 +1,7 @@
 //! The command line: what can be typed, and which file does it.
 
 mod audit;
+mod batch;
 mod doctor;
 mod gc;
 mod policy;
@@ -34,6 +35,7 @@ Examples:
   cofferdam run --profile internal script.py          run a script in a container
   cofferdam run --profile internal -c 'print(1+1)'    run a line of Python
   cofferdam run --profile internal -- make test       run any command
+  cofferdam batch --profile internal < jobs.jsonl     run a job a line
   cofferdam doctor                                    what this machine can enforce
 
 The default profile is `untrusted`: it never runs in a container. Say `--profile internal` if
@@ -43,6 +45,8 @@ nobody outside controls the program or what it reads.";
 enum Command {
     /// Run a program in a sandbox
     Run(Box<run::RunArgs>),
+    /// Run many programs, each in a fresh sandbox: a job a line in, an Outcome a line out
+    Batch(Box<batch::BatchArgs>),
     /// Show what this machine can enforce, why not, and how to mend it
     Doctor {
         /// Print one JSON object
@@ -108,6 +112,8 @@ enum AuditCommand {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Schema {
+    /// A line that `batch` reads
+    Job,
     /// What `run --json` prints
     Outcome,
     /// The policy file
@@ -125,6 +131,7 @@ pub(crate) fn main() -> ExitCode {
     set_up_reports();
     let code = match cli.command {
         Command::Run(args) => run::main(*args),
+        Command::Batch(args) => batch::main(&args),
         Command::Doctor { json } => with_output(|out| doctor::main(json, out)),
         Command::Policy { command } => with_output(|out| policy_command(command, out)),
         Command::Schema { what } => with_output(|out| schema_command(what, out)),
@@ -246,6 +253,7 @@ fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Fai
 
 fn schema_command(what: Schema, out: &mut dyn Write) -> Result<u8, Failure> {
     let schema = match what {
+        Schema::Job => schema::schema_job(),
         Schema::Outcome => schema::schema_outcome(),
         Schema::Policy => schema::schema_policy(),
     };

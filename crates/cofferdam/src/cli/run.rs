@@ -24,13 +24,13 @@ use super::Failure;
 use super::words::Named;
 use crate::console::{Console, Kept};
 use crate::files::value::BadValue;
-use crate::files::{FileError, Rest, load_policy, load_users_policy, value};
+use crate::files::{FileError, Node, Rest, load_policy, load_users_policy, value};
 use crate::{host, report};
+pub(super) use program::lang;
 
-/// What follows `run`.
+/// What `run` and `batch` are both told: the policy, and what is said of a run.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES, override_usage = FORMS)]
-pub(super) struct RunArgs {
+pub(super) struct SandboxArgs {
     /// How much the program is trusted: untrusted, internal, compute, managed
     #[arg(long, value_name = "NAME", value_parser = parse::<Profile>)]
     profile: Option<Profile>,
@@ -76,6 +76,17 @@ pub(super) struct RunArgs {
     /// Run although this can't be enforced; the Outcome reports it
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
     accept_gap: Vec<Capability>,
+    /// A label for the Outcome and the audit
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
+    pub(super) label: Vec<(String, String)>,
+}
+
+/// What follows `run`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, override_usage = FORMS)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     /// Code instead of a file; what follows it is the program's
     #[arg(short, value_name = "CODE")]
     code: Option<OsString>,
@@ -94,9 +105,6 @@ pub(super) struct RunArgs {
     /// Write the Outcome to a file, besides the live output
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     outcome: Option<PathBuf>,
-    /// A label for the Outcome and the audit
-    #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
-    label: Vec<(String, String)>,
     /// No closing line
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
@@ -173,15 +181,21 @@ const LABEL_BYTES: usize = 4096;
 
 fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
-    if name.is_empty() || text.len() > LABEL_BYTES {
+    check_label(name, value)?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Refuses a label without a name, and one that is too long.
+pub(super) fn check_label(name: &str, value: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() + 1 + value.len() > LABEL_BYTES {
         return Err(format!("a label has a name, and at most {LABEL_BYTES} bytes in all"));
     }
-    Ok((name.to_owned(), value.to_owned()))
+    Ok(())
 }
 
 /// Why a run can't even be asked for.
 #[derive(Debug, thiserror::Error)]
-enum Unprepared {
+pub(super) enum Unprepared {
     /// The request itself.
     #[error("{}", .0.message)]
     Request(Fault),
@@ -191,12 +205,12 @@ enum Unprepared {
 }
 
 impl Unprepared {
-    fn request(code: FaultCode, message: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(super) fn request(code: FaultCode, message: impl Into<String>, fix: impl Into<String>) -> Self {
         Unprepared::Request(Fault { code, message: message.into(), fix: Some(fix.into()) })
     }
 
     /// In the words of an Outcome.
-    fn into_fault(self) -> Fault {
+    pub(super) fn into_fault(self) -> Fault {
         match self {
             Unprepared::Request(fault) => fault,
             Unprepared::File(error) => Fault {
@@ -232,7 +246,7 @@ pub(super) fn main(args: RunArgs) -> u8 {
         }
     };
     let passes_stdin = if args.json { args.stdin } else { true };
-    let labels: BTreeMap<_, _> = args.label.iter().cloned().collect();
+    let labels: BTreeMap<_, _> = args.sandbox.label.iter().cloned().collect();
     let prepared = match prepare(args) {
         Ok(prepared) => prepared,
         Err(Unprepared::File(error)) if !reporter.json => {
@@ -261,7 +275,7 @@ pub(super) fn report_wrong_usage(message: &str) {
     reporter.refused(&run, BTreeMap::new(), fault);
 }
 
-fn new_run() -> io::Result<RunId> {
+pub(super) fn new_run() -> io::Result<RunId> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(RunId::new(now.as_millis() as u64, cofferdam_sys::fd::random_bytes()?))
 }
@@ -269,26 +283,27 @@ fn new_run() -> io::Result<RunId> {
 /// Reads the program, the policies and the node's settings.
 fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
     let node = super::node()?;
-    let layers = [users_layer()?, file_layer(args.policy.as_deref())?, flags_layer(&args)?];
-    let policy = Policy::resolve(&layers, &node.ceiling).map_err(|over| {
+    let (policy, _) = policy(&args.sandbox, &node)?;
+    let request = program::request(args)?;
+    Ok(Prepared { request, policy, state: host::state_folder(&node) })
+}
+
+/// The policy that runs with these flags are judged by, and what only matters once something may leave.
+pub(super) fn policy(args: &SandboxArgs, node: &Node) -> Result<(Policy, Rest), Unprepared> {
+    let environment = |name: &str| std::env::var_os(name);
+    let users = load_users_policy(&host::users_file("policy.toml"), &environment)?;
+    let file = args.policy.as_deref().map(|file| load_policy(file, &environment)).transpose()?;
+    let rest = file.as_ref().or(users.as_ref()).map(|loaded| loaded.rest.clone()).unwrap_or_default();
+    let files = [users, file].map(|loaded| loaded.map(|loaded| loaded.layer).unwrap_or_default());
+    let [users, file] = files;
+    let policy = Policy::resolve(&[users, file, flags_layer(args)?], &node.ceiling).map_err(|over| {
         Unprepared::request(
             FaultCode::PolicyDenied,
             over.to_string(),
             "ask for less, or have the node's operator raise the ceiling in node.toml",
         )
     })?;
-    let request = program::request(args)?;
-    Ok(Prepared { request, policy, state: host::state_folder(&node) })
-}
-
-fn users_layer() -> Result<Layer, FileError> {
-    let loaded = load_users_policy(&host::users_file("policy.toml"), &|name| std::env::var_os(name))?;
-    Ok(loaded.map(|loaded| loaded.layer).unwrap_or_default())
-}
-
-fn file_layer(file: Option<&Path>) -> Result<Layer, FileError> {
-    let loaded = file.map(|file| load_policy(file, &|name| std::env::var_os(name))).transpose()?;
-    Ok(loaded.map(|loaded| loaded.layer).unwrap_or_default())
+    Ok((policy, rest))
 }
 
 /// The policy that a run without flags would be judged by, for `policy show`.
@@ -304,7 +319,7 @@ pub(super) fn effective_policy(file: Option<&Path>) -> Result<(Policy, Rest), Fa
 }
 
 /// What the flags say, which is above everything that files say.
-fn flags_layer(args: &RunArgs) -> Result<Layer, Unprepared> {
+fn flags_layer(args: &SandboxArgs) -> Result<Layer, Unprepared> {
     let set = args.env.iter().map(variable).collect::<Result<_, _>>()?;
     Ok(Layer {
         profile: args.profile,
@@ -399,7 +414,7 @@ fn execute(
 }
 
 /// The exit code where nobody reads what we write: 128 and SIGPIPE.
-const OUTPUT_CLOSED: u8 = 141;
+pub(super) const OUTPUT_CLOSED: u8 = 141;
 
 /// Where the Outcome goes.
 struct Reporter {

@@ -4,12 +4,20 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
+use super::batch::JobLine;
 use crate::files::PolicyFile;
 use crate::report::outcome::OutcomeJson;
 
 /// The schema of a policy file, whose TOML is judged as the JSON that it would be.
 pub(crate) fn schema_policy() -> Value {
     let mut schema = schema::<PolicyFile>(SchemaSettings::draft2020_12().for_deserialize());
+    remove_null(&mut schema);
+    schema
+}
+
+/// The schema of a line of `batch`.
+pub(crate) fn schema_job() -> Value {
+    let mut schema = schema::<JobLine>(SchemaSettings::draft2020_12().for_deserialize());
     remove_null(&mut schema);
     schema
 }
