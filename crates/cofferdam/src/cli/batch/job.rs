@@ -154,7 +154,9 @@ pub(super) fn read(line: &[u8], number: u64) -> Result<Job, Refused> {
     let read = if is_object {
         serde_json::from_slice::<JobLine>(line)
     } else {
-        Err(de::Error::custom("a job is an object"))
+        // A list would be taken for the values of the keys, in their order.
+        let no_object = |_| Err(de::Error::custom("a job is an object"));
+        serde_json::from_slice::<IgnoredAny>(line).and_then(no_object)
     };
     let parsed = match read {
         Ok(parsed) => parsed,
@@ -341,7 +343,8 @@ mod tests {
     #[test]
     fn a_line_that_is_no_job_says_at_which_column_and_what_to_do() {
         for (line, message, fix) in [
-            ("nonsense", "a job is an object", "schema job"),
+            ("nonsense", "column 2: this is not JSON: expected ident", "one object on one line"),
+            ("7", "a job is an object", "schema job"),
             ("[\"a\"]", "a job is an object", "schema job"),
             ("{\"code\":", "column 8: this is not JSON", "one object on one line"),
             (r#"{"code":"1","cod":2}"#, "column 17: unknown key `cod`", "did you mean `code`?"),
