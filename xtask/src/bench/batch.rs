@@ -53,7 +53,7 @@ fn run(workspace: &Workspace, options: &Options) -> Result<Report, Problem> {
             }
         }
     }
-    Ok(report(times.map(Samples::new), options))
+    Ok(report(&times.map(Samples::new), options))
 }
 
 /// The jobs of the file, with what each prints without a sandbox.
@@ -120,8 +120,8 @@ fn one_batch(binary: &Path, scratch: &Scratch, jobs: &Path, snippets: &[Snippet]
     Ok(took)
 }
 
-fn report(times: [Samples; 2], options: &Options) -> Report {
-    let [bwrap, product] = &times;
+fn report(times: &[Samples; 2], options: &Options) -> Report {
+    let [bwrap, product] = times;
     let ratio = product.percentile(50) / bwrap.percentile(50);
     let mut table = format!(
         "batch: forty snippets of Python, each in a fresh sandbox; ms for all; {} rounds after {} discarded\n\n",
@@ -129,13 +129,13 @@ fn report(times: [Samples; 2], options: &Options) -> Report {
     );
     // Writing to a String can't fail.
     let _ = writeln!(table, "{:<12}{:>9}{:>9}{:>9}{:>14}", "", "min", "p50", "p95", "p50 for one");
-    for (name, samples) in NAMES.iter().zip(&times) {
+    for (name, samples) in NAMES.iter().zip(times) {
         let (p50, p95) = (samples.percentile(50), samples.percentile(95));
         let _ = writeln!(table, "{name:<12}{:>9.1}{p50:>9.1}{p95:>9.1}{:>14.2}", samples.min(), p50 / 40.0);
     }
     let contenders: serde_json::Map<String, Value> = NAMES
         .iter()
-        .zip(&times)
+        .zip(times)
         .map(|(name, samples)| ((*name).to_owned(), json!({ "samples_ms": samples.values() })))
         .collect();
     let details = json!({
@@ -156,7 +156,7 @@ mod tests {
     fn the_ratio_is_of_medians_measured_together() {
         let options = super::super::parse(&[]).unwrap();
         let times = [Samples::new(vec![400.0, 500.0, 900.0]), Samples::new(vec![250.0, 250.0, 900.0])];
-        assert_eq!(report(times, &options).figures, [("batch_vs_bwrap", 0.5)]);
+        assert_eq!(report(&times, &options).figures, [("batch_vs_bwrap", 0.5)]);
     }
 
     #[test]

@@ -256,10 +256,12 @@ impl Desk {
         }
     }
 
-    /// Takes no more lines.
+    /// Takes no more lines. The first reason is the one that is told.
     fn stop(&mut self, end: End) {
         self.open = false;
-        self.end = end;
+        if matches!(self.end, End::Answered) {
+            self.end = end;
+        }
     }
 
     fn hear(&mut self, signal: i32) {

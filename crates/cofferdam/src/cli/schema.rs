@@ -140,6 +140,31 @@ mod tests {
     }
 
     #[test]
+    fn the_job_schema_has_what_jobs_say_and_nothing_else() {
+        let schema = schema_job();
+        let job = |text: &str| misfits(&serde_json::from_str(text).unwrap(), &schema, &schema, "");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/forty.jsonl");
+        let examples = fs::read_to_string(path).unwrap();
+        let all = r#"{"id":1,"argv":["a"],"args":["b"],"files":{"f":{"base64":"AA=="},"g":"x"},"stdin":"","env":{"A":"1"},
+            "timeout":"2s","label":{"a":"b"},"policy":{"limits":{"pids":3},"files":{"hide":["x"]},"require":["cpu"],
+            "environment":{"set":{"A":"1"}},"network":{"allow":[{"host":"a.test"}]}}}"#;
+        for text in examples.lines().chain([all]) {
+            assert_eq!(job(text), Vec::<String>::new(), "{text}");
+        }
+        for text in [
+            r#"{"cod":"1"}"#,
+            r#"{"id":[]}"#,
+            r#"{"code":1}"#,
+            r#"{"code":"1","lang":"cobol"}"#,
+            r#"{"code":"1","policy":{"profile":"internal"}}"#,
+            r#"{"code":"1","policy":{"files":{"workspace":"."}}}"#,
+            r#"{"code":"1","stdin":{"hex":""}}"#,
+        ] {
+            assert!(!job(text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
     fn the_policy_schema_refuses_what_the_parser_refuses() {
         for text in [
             "profile = \"internal\"",

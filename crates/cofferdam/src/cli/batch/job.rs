@@ -55,6 +55,7 @@ pub(crate) struct JobLine {
     /// Code to run. A job has this or `argv`.
     code: Option<String>,
     /// The language of the code: python where it is left out.
+    #[serde(default)]
     #[schemars(schema_with = "languages")]
     lang: Option<String>,
     /// A program and its arguments; no shell splits them. A job has this or `code`.
@@ -236,7 +237,11 @@ fn request(line: JobLine, id: JobId) -> Result<Job, Fault> {
     });
     let request = Request {
         program: program(line.code, line.lang.as_deref(), line.argv, line.args)?,
-        files: line.files.into_iter().map(|(name, content)| file(name, content)).collect::<Result<_, _>>()?,
+        files: line
+            .files
+            .into_iter()
+            .map(|(name, content)| file(&name, content))
+            .collect::<Result<_, _>>()?,
         environment: environment.collect::<Result<_, _>>()?,
         labels: line.label,
         terminal: None,
@@ -291,9 +296,9 @@ fn program(
 
 /// A file for the working directory. What has a first line like a script's, or is machine code, can be
 /// executed.
-fn file(name: String, Content(bytes): Content) -> Result<File, Fault> {
+fn file(name: &str, Content(bytes): Content) -> Result<File, Fault> {
     let executable = bytes.starts_with(b"#!") || bytes.starts_with(b"\x7fELF");
-    match FileName::new(name.as_str()) {
+    match FileName::new(name) {
         Ok(name) => Ok(File { name, bytes, executable }),
         Err(error) => {
             let fix = "files lie in /workspace itself: let the program make its folders";
