@@ -282,7 +282,7 @@ impl Streams for Console {
 
 /// The signals by which somebody asks a program in the foreground to end. One that whoever started us
 /// had ignored (nohup) stays ignored, and is none here.
-struct Signals {
+pub(crate) struct Signals {
     hangup: Option<Signal>,
     interrupt: Option<Signal>,
     quit: Option<Signal>,
@@ -290,7 +290,12 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> io::Result<Self> {
+    /// Watches for them.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub(crate) fn new() -> io::Result<Self> {
         let watch = |kind: SignalKind| {
             let ignored = cofferdam_sys::process::is_ignored(kind.as_raw_value());
             (!ignored).then(|| signal(kind)).transpose()
@@ -303,7 +308,8 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> i32 {
+    /// The next one; for ever if none comes. Safe to drop while waiting.
+    pub(crate) async fn next(&mut self) -> i32 {
         let kind = tokio::select! {
             () = arrives(&mut self.hangup) => SignalKind::hangup(),
             () = arrives(&mut self.interrupt) => SignalKind::interrupt(),

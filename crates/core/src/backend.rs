@@ -89,6 +89,10 @@ pub trait Session: Send {
     /// What holds right now, as set up.
     fn enforced(&self) -> &BTreeSet<Capability>;
 
+    /// Whether it can still take a program, as far as that is known without waiting. A sandbox that
+    /// was opened ahead may have died meanwhile.
+    fn is_alive(&self) -> bool;
+
     /// Puts a file into the working directory, replacing one of the same name.
     ///
     /// # Errors

@@ -103,12 +103,20 @@ impl Grant {
         &self.accepted
     }
 
-    /// Whether a sandbox that was opened for `other` is exactly what this grant asks for: the same in
-    /// everything that a sandbox enforces. What is held outside of it (the deadline, the output
-    /// limit) may differ.
+    /// Whether a sandbox that was opened for `other` is exactly what this grant asks for.
     #[must_use]
     pub fn same_sandbox(&self, other: &Grant) -> bool {
-        self.sandbox == other.sandbox && self.asks == other.asks && self.environment == other.environment
+        self.sandbox_key() == other.sandbox_key()
+    }
+
+    /// What tells the sandbox of this grant from that of another.
+    #[must_use]
+    pub fn sandbox_key(&self) -> SandboxKey {
+        SandboxKey {
+            sandbox: self.sandbox.clone(),
+            asks: self.asks.clone(),
+            environment: self.environment.clone(),
+        }
     }
 
     /// The hash of the policy that permitted the run.
@@ -116,4 +124,20 @@ impl Grant {
     pub fn policy(&self) -> &PolicyHash {
         &self.policy
     }
+}
+
+/// What tells the sandbox of one grant from that of another: everything that a sandbox enforces, and
+/// the variables with their values. Two grants with equal keys differ at most in what is held outside
+/// of a sandbox: the deadline and the output limit.
+///
+/// Only a [`Grant`] makes one. It isn't `Debug`, since values may be secrets.
+///
+/// ```compile_fail,E0451
+/// let forged = cofferdam_core::grant::SandboxKey { sandbox: String::new(), ..todo!() };
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct SandboxKey {
+    sandbox: String,
+    asks: BTreeSet<Capability>,
+    environment: Vec<Variable>,
 }

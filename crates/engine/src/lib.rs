@@ -1,6 +1,7 @@
 //! Takes a request through policy, choice of a backend, run and record.
 //!
 //! - [`run`]: one run, from the request to the Outcome; the order of things is written there.
+//! - [`pool`]: sandboxes that are made ahead of need.
 //! - [`select`]: the backend for a grant, or a refusal that names every gap.
 //! - [`state`]: what must survive us: locks of runs, and the sweep after a kill.
 //! - [`record`]: the audit log.
@@ -9,6 +10,7 @@
 //!
 //! Which backend it holds, terminals, HTTP, which issuers exist, whether there are other nodes.
 
+pub mod pool;
 pub mod record;
 pub mod run;
 pub mod select;

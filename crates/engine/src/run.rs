@@ -5,7 +5,8 @@
 //! 1. audit that the run was granted, before anything starts; if that can't be written, nothing
 //!    does;
 //! 2. choose the backend, or refuse with every gap;
-//! 3. note what the run would leave, open the sandbox, start the program;
+//! 3. note what the run would leave, open the sandbox (or take one that is parked, see
+//!    [`pool`](crate::pool)), start the program;
 //! 4. stream until the first thing that ends it;
 //! 5. halt (everything of the program is dead), collect what it still had said, take out what it
 //!    changed if that was asked for, close, audit.
@@ -28,7 +29,9 @@ use cofferdam_core::policy::{Limits, PolicyHash, Profile};
 use cofferdam_core::request::{Origin, Program, Request, WindowSize};
 
 use crate::Engine;
+use crate::pool::{Parked, Pool};
 use crate::select::{self, Selected};
+use crate::state::RunLock;
 use collect::Collected;
 use ends::{Cause, Ended};
 pub use fault::no_backend;
@@ -64,6 +67,8 @@ pub trait Streams: Send + Sync {
 struct Story<'a> {
     engine: &'a Engine,
     run: &'a RunId,
+    /// Where its sandbox may have come from.
+    pool: Option<&'a Pool>,
     began: Instant,
     started: SystemTime,
     times: Times,
@@ -107,11 +112,43 @@ impl Engine {
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> Outcome {
-        let mut story = Story::begin(self, run);
+        self.tell(Story::begin(self, run), None, request, grant, streams, keep).await
+    }
+
+    /// The same in a sandbox from a pool, if there is one that is exactly what the grant asks for. The
+    /// run then has the identity of that sandbox; `run` is its identity otherwise.
+    pub async fn run_pooled(
+        &self,
+        pool: &Pool,
+        run: &RunId,
+        request: Request,
+        grant: Grant,
+        streams: &dyn Streams,
+        keep: Option<&mut dyn Keep>,
+    ) -> Outcome {
+        let began = Instant::now();
+        let parked = pool.take(self, &grant, &request.program).await;
+        let run = parked.as_ref().map_or_else(|| run.clone(), |parked| parked.run.clone());
+        let story = Story { pool: Some(pool), began, ..Story::begin(self, &run) };
+        let outcome = self.tell(story, parked, request, grant, streams, keep).await;
+        pool.refill(); // it may have lost one without a program having started
+        outcome
+    }
+
+    async fn tell(
+        &self,
+        mut story: Story<'_>,
+        parked: Option<Parked>,
+        request: Request,
+        grant: Grant,
+        streams: &dyn Streams,
+        keep: Option<&mut dyn Keep>,
+    ) -> Outcome {
         let labels = request.labels.clone();
         story.outcome.profile = Some(grant.profile());
         story.outcome.policy = Some(grant.policy().clone());
         if let Err(error) = story.audit_start(&request, &grant) {
+            discard(parked).await;
             return story.refused(fault::of_audit(&error)).end(labels);
         }
         let deciding = Instant::now();
@@ -125,8 +162,11 @@ impl Engine {
         }
         story.times.select = deciding.elapsed();
         let told = match selected {
-            Ok(selected) => story.in_backend(request, grant, selected, streams, keep).await,
-            Err(none) => story.refused(no_backend(&none, grant.profile())),
+            Ok(selected) => story.in_backend(parked, request, grant, selected, streams, keep).await,
+            Err(none) => {
+                discard(parked).await;
+                story.refused(no_backend(&none, grant.profile()))
+            }
         };
         told.end(labels)
     }
@@ -140,6 +180,20 @@ impl Engine {
         story.note(&start);
         story.refused(fault).end(request.labels.clone())
     }
+}
+
+async fn discard(parked: Option<Parked>) {
+    if let Some(parked) = parked {
+        parked.discard().await;
+    }
+}
+
+/// Why there is no sandbox.
+enum Unopened {
+    /// It could not be opened.
+    Failed(Fault),
+    /// It may not be opened.
+    Refused(Fault),
 }
 
 /// How the story ended.
@@ -156,6 +210,7 @@ impl<'a> Story<'a> {
         Story {
             engine,
             run,
+            pool: None,
             began: Instant::now(),
             started: SystemTime::now(),
             times: Times::default(),
@@ -192,35 +247,23 @@ impl<'a> Story<'a> {
     /// Opens the sandbox, runs the program in it, and closes it whatever happened.
     async fn in_backend(
         mut self,
+        parked: Option<Parked>,
         request: Request,
         grant: Grant,
         selected: Selected<'_>,
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> Told<'a> {
-        let Selected { name, backend, why, gaps } = selected;
         let held = Held {
             limits: grant.limits().clone(),
             patterns: grant.files().keep.clone(),
             collect: request.collect,
         };
-        // What was accepted as missing isn't in force, whatever the host has in general.
-        let mut enforced = backend.offers().enforced().clone();
-        enforced.retain(|capability| gaps.iter().all(|gap| gap.capability != *capability));
-        let opened = Event::SandboxOpened { backend: name, enforced, gaps: gaps.clone() };
-        self.outcome.backend = Some((name, why));
-        self.outcome.gaps = gaps;
-        let lock = match self.engine.state.begin(self.run, name, &backend.traces(self.run)) {
-            Ok(lock) => lock,
-            Err(error) => return self.refused(fault::of_state(&error)),
-        };
-        if let Err(error) = self.append(&opened) {
-            return self.refused(fault::of_audit(&error));
-        }
         let opening = Instant::now();
-        let session = match backend.open(self.run, grant).await {
-            Ok(session) => session,
-            Err(error) => return self.failed(Ran::No, fault::of_backend(&error)),
+        let (session, lock) = match self.obtain(parked, grant, selected).await {
+            Ok(obtained) => obtained,
+            Err(Unopened::Failed(fault)) => return self.failed(Ran::No, fault),
+            Err(Unopened::Refused(fault)) => return self.refused(fault),
         };
         self.outcome.enforced = session.enforced().clone();
         let (told, clean) = self.in_session(request, session, opening, held, streams, keep).await;
@@ -228,6 +271,42 @@ impl<'a> Story<'a> {
             lock.leave_to_sweep();
         }
         told
+    }
+
+    /// A sandbox for the run, recorded before a program can start in it: the one that is parked, or a
+    /// new one.
+    async fn obtain(
+        &mut self,
+        parked: Option<Parked>,
+        grant: Grant,
+        selected: Selected<'_>,
+    ) -> Result<(Box<dyn Session>, RunLock), Unopened> {
+        let Selected { name, backend, why, gaps } = selected;
+        // What was accepted as missing isn't in force, whatever the host has in general.
+        let mut enforced = backend.offers().enforced().clone();
+        enforced.retain(|capability| gaps.iter().all(|gap| gap.capability != *capability));
+        let opened = Event::SandboxOpened { backend: name, enforced, gaps: gaps.clone() };
+        self.outcome.backend = Some((name, why));
+        self.outcome.gaps = gaps;
+        let refused = |fault| Err(Unopened::Refused(fault));
+        if let Some(parked) = parked {
+            if let Err(error) = self.append(&opened) {
+                parked.discard().await;
+                return refused(fault::of_audit(&error));
+            }
+            return Ok((parked.session, parked.lock));
+        }
+        let lock = match self.engine.state.begin(self.run, name, &backend.traces(self.run)) {
+            Ok(lock) => lock,
+            Err(error) => return refused(fault::of_state(&error)),
+        };
+        if let Err(error) = self.append(&opened) {
+            return refused(fault::of_audit(&error));
+        }
+        match backend.open(self.run, grant).await {
+            Ok(session) => Ok((session, lock)),
+            Err(error) => Err(Unopened::Failed(fault::of_backend(&error))),
+        }
     }
 
     async fn in_session(
@@ -240,6 +319,9 @@ impl<'a> Story<'a> {
         keep: Option<&mut dyn Keep>,
     ) -> (Told<'a>, bool) {
         let started = self.start(request, session.as_mut(), streams).await;
+        if let Some(pool) = self.pool {
+            pool.refill(); // beside the program, whose start it doesn't hold up
+        }
         // Not before the program runs: a backend may still be setting up when `open` returns.
         self.times.open = opening.elapsed();
         let (ended, closing) = match started {

@@ -77,6 +77,7 @@ fn script() -> Script {
         open_fails: false,
         changed: vec![],
         get_fails: false,
+        stillborn: 0,
     }
 }
 

@@ -4,6 +4,7 @@
 //! started after the halt, a session dropped without being closed).
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cofferdam_core::artifact::{Before, Change, Collect, Entry, FileFound, Found, Rejection};
@@ -11,7 +12,7 @@ use cofferdam_core::backend::{
     Backend, BackendError, Boxed, Ending, Exec, Fit, Left, Output, Running, Session,
 };
 use cofferdam_core::capability::{Capability, Gap, Offers};
-use cofferdam_core::grant::Grant;
+use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::request::{File, Program, WindowSize};
 
@@ -32,6 +33,8 @@ pub struct Script {
     pub changed: Vec<Changed>,
     /// Whether `get` fails once it has handed over everything.
     pub get_fails: bool,
+    /// How many of the first sandboxes die as soon as they are open.
+    pub stillborn: usize,
 }
 
 /// An entry that `get` hands over, as a sandbox may say it: nothing of it need be true.
@@ -123,17 +126,44 @@ impl Changed {
 }
 
 /// The backend.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Scripted {
     script: Arc<Script>,
     told: Arc<Mutex<Vec<String>>>,
+    opened: Arc<Mutex<Vec<SandboxKey>>>,
+    executed_in: Arc<Mutex<Vec<usize>>>,
+    closed: Arc<AtomicUsize>,
 }
 
 impl Scripted {
     /// A backend that follows a script.
     #[must_use]
     pub fn new(script: Script) -> Self {
-        Scripted { script: Arc::new(script), told: Arc::default() }
+        Scripted {
+            script: Arc::new(script),
+            told: Arc::default(),
+            opened: Arc::default(),
+            executed_in: Arc::default(),
+            closed: Arc::default(),
+        }
+    }
+
+    /// What each sandbox was opened for, in order.
+    #[must_use]
+    pub fn opened(&self) -> Vec<SandboxKey> {
+        self.opened.lock().unwrap().clone()
+    }
+
+    /// In which of the sandboxes that were opened each program was started.
+    #[must_use]
+    pub fn executed_in(&self) -> Vec<usize> {
+        self.executed_in.lock().unwrap().clone()
+    }
+
+    /// How many sandboxes are closed.
+    #[must_use]
+    pub fn closed(&self) -> usize {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// What it was told, in order.
@@ -169,21 +199,27 @@ impl Backend for Scripted {
         Fit::Yes { why: "it is scripted".into() }
     }
 
-    fn open<'a>(&'a self, _: &'a RunId, _: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+    fn open<'a>(&'a self, _: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             self.note("open");
             if self.script.open_fails {
                 return Err(BackendError::host("do as it was told")(std::io::ErrorKind::Other.into()));
             }
+            let number = {
+                let mut opened = self.opened.lock().unwrap();
+                opened.push(grant.sandbox_key());
+                opened.len() - 1
+            };
             let enforced = self.script.offers.enforced().clone();
             let backend = self.clone();
-            Ok(Box::new(ScriptedSession { backend, enforced, halted: false, closed: false }) as _)
+            Ok(Box::new(ScriptedSession { backend, number, enforced, halted: false, closed: false }) as _)
         })
     }
 }
 
 struct ScriptedSession {
     backend: Scripted,
+    number: usize,
     enforced: BTreeSet<Capability>,
     halted: bool,
     closed: bool,
@@ -200,6 +236,10 @@ impl Session for ScriptedSession {
         &self.enforced
     }
 
+    fn is_alive(&self) -> bool {
+        !self.halted && self.number >= self.backend.script.stillborn
+    }
+
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
         self.backend.note(format!("put {}", file.name.as_c_str().to_string_lossy()));
         Box::pin(async { Ok(()) })
@@ -208,6 +248,7 @@ impl Session for ScriptedSession {
     fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>> {
         assert!(!self.halted, "a program was started after the halt");
         self.backend.note(format!("exec {}", exec.program.name()));
+        self.backend.executed_in.lock().unwrap().push(self.number);
         let script = Arc::clone(&self.backend.script);
         let output = Mutex::new(script.output.clone().into_iter());
         let backend = self.backend.clone();
@@ -241,6 +282,7 @@ impl Session for ScriptedSession {
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
         assert!(self.halted, "a session was closed before it was halted");
         self.closed = true;
+        self.backend.closed.fetch_add(1, Ordering::SeqCst);
         self.backend.note("close");
         Box::pin(async { Ok(()) })
     }

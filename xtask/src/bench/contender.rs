@@ -77,6 +77,14 @@ impl Drop for Scratch {
     }
 }
 
+/// The command of the product that reads jobs.
+pub(crate) fn batch(binary: &Path, scratch: &Scratch) -> Command {
+    let mut command = Command::new(binary);
+    command.env_clear().env("PATH", PATH).env("LANG", "C.UTF-8").env("HOME", scratch.0.join("home"));
+    command.env("COFFERDAM_STATE", scratch.0.join("state")).args(["batch", "--profile", "internal"]);
+    command
+}
+
 impl Contender {
     /// The name in tables and after `--only`.
     pub(crate) fn name(&self) -> &'static str {
@@ -183,7 +191,8 @@ pub(crate) fn check_outcome(path: &Path) -> Result<(), Problem> {
     }
 }
 
-fn complaint(outcome: &Value) -> Option<String> {
+/// What an Outcome lacks that a run must have to count.
+pub(crate) fn complaint(outcome: &Value) -> Option<String> {
     if outcome["end"] != "exited" || outcome["exit_code"] != 0 {
         return Some("it did not exit with 0".to_owned());
     }

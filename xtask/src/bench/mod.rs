@@ -3,6 +3,7 @@
 //! | Module | Holds |
 //! |---|---|
 //! | `start` | a fresh Python in a sandbox, against no sandbox, bubblewrap and runc |
+//! | `batch` | forty snippets in one batch, against forty runs of bubblewrap |
 //! | `contender` | how each of those is started, and the proof that it did what it should |
 //! | `memory` | what a sandbox's own processes cost in memory |
 //! | `gate` | the limits of `limits.json`, and the comparison |
@@ -12,6 +13,7 @@
 //! `limits.json`. Everything that is compared is measured side by side in one call, in turns: machines
 //! are shared, and a figure from another hour is a figure from another machine. Nothing is trimmed.
 
+mod batch;
 mod contender;
 mod gate;
 mod memory;
@@ -31,7 +33,7 @@ use gate::Limits;
 /// The file with the gates, below the workspace's root.
 pub(crate) const LIMITS: &str = "limits.json";
 
-const BENCHMARKS: &[Benchmark] = &[start::BENCHMARK];
+const BENCHMARKS: &[Benchmark] = &[batch::BENCHMARK, start::BENCHMARK];
 
 /// One thing that can be measured.
 struct Benchmark {

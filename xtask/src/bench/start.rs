@@ -76,7 +76,7 @@ fn choose(workspace: &Workspace, options: &Options) -> Result<Vec<Contender>, Pr
 }
 
 /// Builds the product for release and gives back where cargo put it.
-fn build(workspace: &Workspace) -> Result<PathBuf, Problem> {
+pub(super) fn build(workspace: &Workspace) -> Result<PathBuf, Problem> {
     let args = ["build", "--release", "--package=cofferdam", "--message-format=json-render-diagnostics"];
     let output = workspace
         .cargo()

@@ -213,6 +213,11 @@ impl Session for ContainerSession {
         &self.enforced
     }
 
+    fn is_alive(&self) -> bool {
+        let ended = self.inside.ended.get_ref().as_fd();
+        self.halted.is_none() && !process::readable_within(ended, Duration::ZERO)
+    }
+
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
         Box::pin(async move {
             self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
@@ -289,7 +294,7 @@ impl ContainerSession {
             self.inside.agent.put(&file).await?;
         }
         let argv = argv.words().map(CString::from).collect();
-        let envp = self.environment(&exec.environment);
+        let envp = self.environment(exec.environment);
         let streams = match exec.terminal {
             Some(size) => self.start_on_terminal(argv, envp, size).await?,
             None => self.start_on_pipes(argv, envp, exec.stdin).await?,
@@ -346,7 +351,7 @@ impl ContainerSession {
     }
 
     /// The program's environment: ours, and on top of it what was granted.
-    fn environment(&self, own: &[Variable]) -> Vec<CString> {
+    fn environment(&self, own: Vec<Variable>) -> Vec<CString> {
         let ours = [
             ("HOME", "/home/user"),
             ("LANG", "C.UTF-8"),
@@ -357,7 +362,7 @@ impl ContainerSession {
         ];
         let mut lines: BTreeMap<String, CString> = BTreeMap::new();
         let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
-        for variable in ours.chain(self.python_variables()).chain(self.environment.iter().chain(own).cloned())
+        for variable in ours.chain(self.python_variables()).chain(self.environment.iter().cloned()).chain(own)
         {
             lines.insert(variable.name().to_owned(), variable.to_c_string());
         }

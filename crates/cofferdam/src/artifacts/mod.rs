@@ -11,11 +11,12 @@ mod place;
 #[cfg(test)]
 mod tests;
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use cofferdam_core::artifact::{Change, Rejected};
-use cofferdam_core::files::Files;
+use cofferdam_core::files::{Files, Pattern};
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
 use cofferdam_engine::run::{FileKept, Gone, Keep};
 
@@ -50,6 +51,18 @@ impl Keeper {
         let diff = diff.map(|file| Diff::prepare(file, files)).transpose()?;
         Ok(Keeper::new(out, diff))
     }
+}
+
+/// What hides a place of the host's in a workspace that it lies in: a program isn't shown where its
+/// results go, nor an earlier result.
+pub(crate) fn hidden(place: &Path, files: &Files) -> Option<Pattern> {
+    let workspace = files.workspace.as_ref()?;
+    let place = fs::canonicalize(place.parent()?).ok()?.join(place.file_name()?);
+    let below = place.strip_prefix(&workspace.host).ok()?.to_str()?;
+    let special = |c: char| "\\*?[]{}!".contains(c);
+    let plain: String =
+        below.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect();
+    Pattern::new(&plain).ok()
 }
 
 impl Keep for Keeper {

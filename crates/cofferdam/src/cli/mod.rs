@@ -1,6 +1,7 @@
 //! The command line: what can be typed, and which file does it.
 
 mod audit;
+mod batch;
 mod doctor;
 mod gc;
 mod options;
@@ -35,6 +36,7 @@ Examples:
   cofferdam run --profile internal script.py          run a script in a container
   cofferdam run --profile internal -c 'print(1+1)'    run a line of Python
   cofferdam run --profile internal -- make test       run any command
+  cofferdam batch --profile internal < jobs.jsonl     run a job a line
   cofferdam doctor                                    what this machine can enforce
   cofferdam doctor --exposure                         what code would inherit here without Cofferdam
 
@@ -45,6 +47,8 @@ nobody outside controls the program or what it reads.";
 enum Command {
     /// Run a program in a sandbox
     Run(Box<run::RunArgs>),
+    /// Run many programs, each in a fresh sandbox: a job a line in, an Outcome a line out
+    Batch(Box<batch::BatchArgs>),
     /// Show what this machine can enforce, why not, and how to mend it
     Doctor(doctor::DoctorArgs),
     /// Check a policy file, or show the policy that a run would be judged by
@@ -106,6 +110,8 @@ enum AuditCommand {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Schema {
+    /// A line that `batch` reads
+    Job,
     /// What `run --json` prints
     Outcome,
     /// The policy file
@@ -123,6 +129,7 @@ pub(crate) fn main() -> ExitCode {
     set_up_reports();
     let code = match cli.command {
         Command::Run(args) => run::main(*args),
+        Command::Batch(args) => batch::main(&args),
         Command::Doctor(args) => with_output(|out| doctor::main(&args, out)),
         Command::Policy { command } => with_output(|out| policy_command(command, out)),
         Command::Schema { what } => with_output(|out| schema_command(what, out)),
@@ -244,6 +251,7 @@ fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Fai
 
 fn schema_command(what: Schema, out: &mut dyn Write) -> Result<u8, Failure> {
     let schema = match what {
+        Schema::Job => schema::schema_job(),
         Schema::Outcome => schema::schema_outcome(),
         Schema::Policy => schema::schema_policy(),
     };

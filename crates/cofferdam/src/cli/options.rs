@@ -94,6 +94,9 @@ pub(super) struct Options {
     /// Run although this can't be enforced; the Outcome reports it
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
     accept_gap: Vec<Capability>,
+    /// A label for the Outcome and the audit
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
+    pub(super) label: Vec<(String, String)>,
 }
 
 /// `--backend`: a name, or `auto` said aloud.
@@ -131,6 +134,23 @@ fn number<N: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<N, BadVal
     value::nonzero(value::count(text)?, text)
 }
 
+/// The most bytes in a label: it goes into the Outcome and twice into the audit log.
+const LABEL_BYTES: usize = 4096;
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+    check_label(name, value)?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Refuses a label without a name, and one that is too long.
+pub(super) fn check_label(name: &str, value: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() + 1 + value.len() > LABEL_BYTES {
+        return Err(format!("a label has a name, and at most {LABEL_BYTES} bytes in all"));
+    }
+    Ok(())
+}
+
 /// Why a run can't even be asked for.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unprepared {
@@ -165,6 +185,8 @@ impl Unprepared {
 pub(super) struct Judged {
     /// The policy.
     pub(super) policy: Policy,
+    /// What it says of traffic.
+    pub(super) rest: Rest,
     /// The folder of runs and of the audit log.
     pub(super) state: PathBuf,
 }
@@ -173,7 +195,12 @@ impl Options {
     /// Reads the policies and the node's settings, and makes one policy of them and the flags.
     pub(super) fn judge(&self) -> Result<Judged, Unprepared> {
         let node = super::node()?;
-        let mut layers = [users_layer()?, file_layer(self.policy.as_deref())?, flags_layer(self)?];
+        let environment = |name: &str| std::env::var_os(name);
+        let users = load_users_policy(&host::users_file("policy.toml"), &environment)?;
+        let file = self.policy.as_deref().map(|file| load_policy(file, &environment)).transpose()?;
+        let rest = file.as_ref().or(users.as_ref()).map(|loaded| loaded.rest.clone()).unwrap_or_default();
+        let [users, file] = [users, file].map(|loaded| loaded.map(|loaded| loaded.layer).unwrap_or_default());
+        let mut layers = [users, file, flags_layer(self)?];
         if self.copy {
             copy_workspace(&mut layers)?;
         }
@@ -188,7 +215,7 @@ impl Options {
         let refused = |error: BadValue| Unprepared::request(FaultCode::BadRequest, error.why, error.help);
         places::settle(&mut policy.files).map_err(refused)?;
         places::refuse_state(&policy.files, &state).map_err(refused)?;
-        Ok(Judged { policy, state })
+        Ok(Judged { policy, rest, state })
     }
 }
 
@@ -201,16 +228,6 @@ fn copy_workspace(layers: &mut [Layer]) -> Result<(), Unprepared> {
     })?;
     workspace.copy = true;
     Ok(())
-}
-
-fn users_layer() -> Result<Layer, FileError> {
-    let loaded = load_users_policy(&host::users_file("policy.toml"), &|name| std::env::var_os(name))?;
-    Ok(loaded.map(|loaded| loaded.layer).unwrap_or_default())
-}
-
-fn file_layer(file: Option<&Path>) -> Result<Layer, FileError> {
-    let loaded = file.map(|file| load_policy(file, &|name| std::env::var_os(name))).transpose()?;
-    Ok(loaded.map(|loaded| loaded.layer).unwrap_or_default())
 }
 
 /// The policy that a run without flags would be judged by, for `policy show`.

@@ -21,12 +21,13 @@ use cofferdam_engine::{Engine, policy_hash};
 
 use super::options::{Judged, Options, Unprepared};
 use super::words::Named;
-use crate::artifacts::Keeper;
+use crate::artifacts::{self, Keeper};
 use crate::console::{Console, Kept};
 use crate::hints::{self, Asked};
 use crate::{host, report};
+pub(super) use program::lang;
 
-/// What follows `run`.
+/// What `run` and `batch` are both told: the policy, and what is said of a run.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, override_usage = FORMS)]
 pub(super) struct RunArgs {
@@ -57,9 +58,6 @@ pub(super) struct RunArgs {
     /// Write what the program changed as a unified diff, which `git apply` takes
     #[arg(long, value_name = "FILE", value_parser = absolute, help_heading = "Output")]
     diff: Option<PathBuf>,
-    /// A label for the Outcome and the audit
-    #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
-    label: Vec<(String, String)>,
     /// No closing line
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
@@ -100,19 +98,8 @@ found; 128+n ended by signal n; 130 cancelled; 137 out of memory; 141 output clo
 limit.";
 
 /// A path from the root on, so that it means the same wherever we are by then.
-fn absolute(text: &str) -> Result<PathBuf, String> {
+pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
     std::path::absolute(text).map_err(|error| error.to_string())
-}
-
-/// The most bytes in a label: it goes into the Outcome and twice into the audit log.
-const LABEL_BYTES: usize = 4096;
-
-fn label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
-    if name.is_empty() || text.len() > LABEL_BYTES {
-        return Err(format!("a label has a name, and at most {LABEL_BYTES} bytes in all"));
-    }
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// A request with the policy that it will be judged by.
@@ -143,7 +130,7 @@ pub(super) fn main(args: RunArgs) -> u8 {
     };
     let on_terminal = args.tty;
     let passes_stdin = if args.json { args.stdin } else { true };
-    let labels: BTreeMap<_, _> = args.label.iter().cloned().collect();
+    let labels: BTreeMap<_, _> = args.options.label.iter().cloned().collect();
     let prepared = match prepare(args) {
         Ok(prepared) => prepared,
         Err(Unprepared::File(error)) if !reporter.json => {
@@ -176,16 +163,20 @@ pub(super) fn report_wrong_usage(message: &str) {
     reporter.refused(&run, BTreeMap::new(), fault);
 }
 
-fn new_run() -> io::Result<RunId> {
+pub(super) fn new_run() -> io::Result<RunId> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(RunId::new(now.as_millis() as u64, cofferdam_sys::fd::random_bytes()?))
 }
 
 /// Reads the program, the policies and the node's settings.
 fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
-    let Judged { policy, state } = args.options.judge()?;
+    let Judged { mut policy, state, .. } = args.options.judge()?;
     let keeper = Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), &policy.files)
         .map_err(Unprepared::Request)?;
+    let places = [&args.out, &args.diff];
+    let hidden = places.into_iter().flatten().filter_map(|place| artifacts::hidden(place, &policy.files));
+    let hidden: Vec<_> = hidden.collect();
+    policy.files.hide.extend(hidden);
     let file = match &args.named {
         Some(Named::File(file, _)) if file != "-" => Some(PathBuf::from(file)),
         _ => None,
@@ -239,7 +230,7 @@ fn execute(
 }
 
 /// The exit code where nobody reads what we write: 128 and SIGPIPE.
-const OUTPUT_CLOSED: u8 = 141;
+pub(super) const OUTPUT_CLOSED: u8 = 141;
 
 /// Where the Outcome goes.
 struct Reporter {

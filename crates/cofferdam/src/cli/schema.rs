@@ -4,12 +4,20 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
+use super::batch::JobLine;
 use crate::files::PolicyFile;
 use crate::report::outcome::OutcomeJson;
 
 /// The schema of a policy file, whose TOML is judged as the JSON that it would be.
 pub(crate) fn schema_policy() -> Value {
     let mut schema = schema::<PolicyFile>(SchemaSettings::draft2020_12().for_deserialize());
+    remove_null(&mut schema);
+    schema
+}
+
+/// The schema of a line of `batch`.
+pub(crate) fn schema_job() -> Value {
+    let mut schema = schema::<JobLine>(SchemaSettings::draft2020_12().for_deserialize());
     remove_null(&mut schema);
     schema
 }
@@ -129,6 +137,31 @@ mod tests {
             seen += 1;
         }
         assert!(seen >= 2);
+    }
+
+    #[test]
+    fn the_job_schema_has_what_jobs_say_and_nothing_else() {
+        let schema = schema_job();
+        let job = |text: &str| misfits(&serde_json::from_str(text).unwrap(), &schema, &schema, "");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/forty.jsonl");
+        let examples = fs::read_to_string(path).unwrap();
+        let all = r#"{"id":1,"argv":["a"],"args":["b"],"files":{"f":{"base64":"AA=="},"g":"x"},"stdin":"","env":{"A":"1"},
+            "timeout":"2s","label":{"a":"b"},"policy":{"limits":{"pids":3},"files":{"hide":["x"]},"require":["cpu"],
+            "environment":{"set":{"A":"1"}},"network":{"allow":[{"host":"a.test"}]}}}"#;
+        for text in examples.lines().chain([all]) {
+            assert_eq!(job(text), Vec::<String>::new(), "{text}");
+        }
+        for text in [
+            r#"{"cod":"1"}"#,
+            r#"{"id":[]}"#,
+            r#"{"code":1}"#,
+            r#"{"code":"1","lang":"cobol"}"#,
+            r#"{"code":"1","policy":{"profile":"internal"}}"#,
+            r#"{"code":"1","policy":{"files":{"workspace":"."}}}"#,
+            r#"{"code":"1","stdin":{"hex":""}}"#,
+        ] {
+            assert!(!job(text).is_empty(), "{text}");
+        }
     }
 
     #[test]

@@ -54,6 +54,17 @@ impl FileError {
         format!("{}{}{}", place.unwrap_or_default(), self.message, cause.unwrap_or_default())
     }
 
+    /// The text at the first place that it is about.
+    pub(crate) fn at(&self) -> Option<String> {
+        let text = self.text.as_ref()?.read_span(self.labels.first()?.inner(), 0, 0).ok()?;
+        Some(String::from_utf8_lossy(text.data()).into_owned())
+    }
+
+    /// What is wrong, without its place.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// What to do next.
     pub(crate) fn fix(&self) -> &str {
         &self.help

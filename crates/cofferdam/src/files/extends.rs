@@ -52,7 +52,7 @@ fn load(
         Some(extends) => {
             chain.push(identity);
             let base = load_base(path, extends, &source, environment, chain)?;
-            Narrowing { file: &file, source: &source, extends }.of(&base, &own)?
+            Narrowing { file: &file, source: &source, extends, job: false }.of(&base, &own)?
         }
     };
     check::references(&file, &loaded, &source)?;
@@ -110,6 +110,21 @@ struct Narrowing<'a> {
     file: &'a PolicyFile,
     source: &'a Source,
     extends: &'a At<String>,
+    /// Whether it is a job's policy rather than a file, and what it narrows the batch's.
+    job: bool,
+}
+
+/// What a job may do: what its policy says, if that is no more than the batch grants.
+///
+/// What the operator accepted as missing, and what may be let out, holds for every job.
+pub(crate) fn narrow_for_job(batch: &Loaded, file: &PolicyFile, source: &Source) -> Result<Layer, FileError> {
+    let mut own = check::alone(file, source, Path::new("/"), &|_| None)?;
+    own.loaded.layer.accept_gaps.clone_from(&batch.layer.accept_gaps);
+    own.loaded.layer.files.keep.clone_from(&batch.layer.files.keep);
+    let extends = At::from("the batch".to_owned());
+    let loaded = Narrowing { file, source, extends: &extends, job: true }.of(batch, &own)?;
+    check::references(file, &loaded, source)?;
+    Ok(loaded.layer)
 }
 
 impl Narrowing<'_> {
@@ -129,7 +144,11 @@ impl Narrowing<'_> {
 
     fn wider(&self, at: &Span, message: &str) -> FileError {
         let base = &self.extends.value;
-        let help = format!("ask for no more than `{base}` grants, or don't extend it");
+        let help = if self.job {
+            "ask for no more than the batch grants, or start the batch with more".to_owned()
+        } else {
+            format!("ask for no more than `{base}` grants, or don't extend it")
+        };
         self.source.error(at, message, &format!("wider than `{base}`"), &help)
     }
 
@@ -148,7 +167,12 @@ impl Narrowing<'_> {
 
     fn widening(&self, widening: &Widening, base: &Layer, passed_at: &[Span]) -> FileError {
         let at = self.place(widening, base, passed_at).unwrap_or_else(|| self.extends.span.clone());
-        self.wider(&at, &widening.to_string())
+        let message = if self.job {
+            format!("{} is more than the batch grants: {}", widening.key, widening.why)
+        } else {
+            widening.to_string()
+        };
+        self.wider(&at, &message)
     }
 
     /// Where the file says what is wider.

@@ -7,6 +7,7 @@
 //!
 //! - [`load_policy`] and [`load_users_policy`] read a policy file and what it extends (`extends`);
 //! - `check` holds what must be true among the values of one file;
+//! - `job` is what of a policy a job of a batch can say, as JSON;
 //! - `write` turns a resolved policy back into a file;
 //! - `policy` and `node` are the files' tables, as declarations;
 //! - `words` are the values in those tables, and `value` their parsers, which the flags use too;
@@ -15,6 +16,7 @@
 mod check;
 mod error;
 mod extends;
+mod job;
 mod node;
 mod policy;
 mod text;
@@ -29,12 +31,14 @@ use std::ffi::OsString;
 
 use cofferdam_core::policy::Layer;
 
-pub(crate) use error::FileError;
+pub(crate) use error::{FileError, HELP_FOLLOWS, did_you_mean};
 pub(crate) use extends::{load_policy, load_users_policy};
+pub(crate) use job::{JobPolicy, narrow};
 pub(crate) use node::{Node, load_node};
 use policy::CredentialTable;
 pub(crate) use policy::PolicyFile;
 use words::Denied;
+pub(crate) use words::{Time, VariableName, VariableValue};
 
 /// Where the values of variables come from that a policy passes on.
 pub(crate) type HostEnvironment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;

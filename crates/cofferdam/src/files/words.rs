@@ -195,6 +195,12 @@ impl<T: Word> Visitor<'_> for ScalarVisitor<T> {
         Self::read(&Scalar::Whole(number))
     }
 
+    /// JSON's parser calls a number without a sign so.
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        // What is larger is too large for every word, and said to be.
+        Self::read(&Scalar::Whole(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+
     fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {
         Self::read(&Scalar::Fraction(number))
     }

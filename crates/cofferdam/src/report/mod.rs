@@ -2,6 +2,7 @@
 //!
 //! Errors are translated here, once: to a message, advice, and an exit code.
 
+pub(crate) mod job_id;
 pub(crate) mod outcome;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -22,6 +22,8 @@ use cofferdam_core::policy::{BackendName, Profile};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::{Error as _, Serialize, SerializeStruct as _, Serializer};
 
+use super::job_id::JobId;
+
 /// Output of a program that was kept.
 pub(crate) trait Captured {
     /// How many bytes the program wrote, those that were dropped included.
@@ -52,6 +54,9 @@ pub(crate) enum Stream<'a> {
 #[derive(serde::Serialize, JsonSchema)]
 #[schemars(rename = "Outcome")]
 pub(crate) struct OutcomeJson<'a> {
+    /// The job's own id, or the number of its line: in the answers of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a JobId>,
     /// The version of this format.
     #[schemars(schema_with = "one")]
     version: u32,
@@ -237,6 +242,7 @@ impl<'a> From<&'a Outcome> for OutcomeJson<'a> {
     /// An Outcome of which no output is known: see [`OutcomeJson::with_output`].
     fn from(outcome: &'a Outcome) -> Self {
         OutcomeJson {
+            id: None,
             version: 1,
             cofferdam: env!("CARGO_PKG_VERSION"),
             run: outcome.run.as_str(),
@@ -279,6 +285,12 @@ impl<'a> OutcomeJson<'a> {
     pub(crate) fn with_output(mut self, stdout: Stream<'a>, stderr: Stream<'a>) -> Self {
         self.stdout = StreamJson(stdout);
         self.stderr = StreamJson(stderr);
+        self
+    }
+
+    /// The same Outcome as the answer to a job.
+    pub(crate) fn with_id(mut self, id: &'a JobId) -> Self {
+        self.id = Some(id);
         self
     }
 

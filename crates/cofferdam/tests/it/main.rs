@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 mod audit;
+mod batch;
 mod command_line;
 mod inputs;
 mod isolation;

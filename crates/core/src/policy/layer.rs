@@ -163,6 +163,47 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// This policy as one layer that leaves nothing out but a disk that is half of the memory.
+    #[must_use]
+    pub fn as_layer(&self) -> Layer {
+        let Policy {
+            profile,
+            backend,
+            limits,
+            environment,
+            files,
+            network,
+            credentials,
+            accept_gaps,
+            require,
+        } = self.clone();
+        let Limits { timeout, grace, memory_bytes, cpus, pids, disk_bytes, files: entries, output_bytes } =
+            limits;
+        let Files { workspace, shown, hide, keep, python } = files;
+        Layer {
+            profile: Some(profile),
+            backend: Some(backend),
+            limits: LimitsLayer {
+                timeout: Some(timeout),
+                grace: Some(grace),
+                memory_bytes: Some(memory_bytes),
+                cpus: Some(cpus),
+                pids: Some(pids),
+                disk_bytes,
+                files: Some(entries),
+                output_bytes,
+            },
+            environment,
+            files: FilesLayer { workspace, shown, hide, keep, python },
+            network,
+            credentials,
+            accept_gaps,
+            require,
+        }
+    }
+}
+
 impl Layer {
     /// Puts a stronger layer on top of this one.
     pub fn overlay(&mut self, above: &Layer) {
@@ -516,6 +557,28 @@ mod tests {
         let less = files(FilesLayer { hide: vec![pattern("other")], ..Default::default() });
         assert_eq!(less.narrows(&base).unwrap().files.hide, [pattern("other"), pattern("secret")]);
         assert_eq!(Layer::default().narrows(&more).unwrap().files, more.files);
+    }
+
+    #[test]
+    fn a_policy_as_a_layer_resolves_to_itself() {
+        let layer = Layer {
+            profile: Some(Profile::Internal),
+            backend: Some(Some(BackendName::Container)),
+            limits: LimitsLayer { pids: Some(3), output_bytes: Some(4), ..Default::default() },
+            environment: Environment {
+                set: vec![Variable::new("A", "1").unwrap()],
+                passed: vec![Variable::new("B", "2").unwrap()],
+            },
+            files: FilesLayer { hide: vec![Pattern::new("x").unwrap()], ..Default::default() },
+            network: vec![NetworkRule::https(HostPattern::parse("a.test").unwrap())],
+            accept_gaps: BTreeSet::from([Capability::Cpu]),
+            require: BTreeSet::from([Capability::Landlock]),
+            ..Default::default()
+        };
+        for layer in [layer, Layer::default()] {
+            let policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
+            assert_eq!(Policy::resolve(&[policy.as_layer()], &Ceiling::default()), Ok(policy));
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ const SCRIPT_BYTES: u64 = 64 << 20;
 const HEAD_BYTES: u64 = 4096;
 
 /// `--lang`: a language by its name.
-pub(super) fn lang(text: &str) -> Result<Lang, String> {
+pub(crate) fn lang(text: &str) -> Result<Lang, String> {
     Lang::ALL.iter().copied().find(|lang| lang.name() == text).ok_or_else(|| {
         let known: Vec<_> = Lang::ALL.iter().map(|lang| lang.name()).collect();
         format!("it is one of {}", known.join(", "))

@@ -1,0 +1,158 @@
+//! Sandboxes that are made ahead of need.
+//!
+//! A parked sandbox is open, has a run's identity and its file of state, and nothing has run in it.
+//! It serves one run and is closed, as every other is; what is saved is the wait for it.
+//!
+//! # Invariants
+//!
+//! 1. A run gets a parked sandbox only if its own grant asks for exactly that sandbox
+//!    ([`SandboxKey`]) in that backend. Any other run gets one of its own, opened for its own grant.
+//! 2. A parked sandbox that has died is closed and not handed out.
+//! 3. When [`Pool::keep`] returns, every parked sandbox is closed. If we are killed before, the files
+//!    of state are there for the sweep, as for a run.
+//!
+//! Sandboxes die with the thread that opened them: a pool is kept and used on one thread.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cofferdam_core::backend::Session;
+use cofferdam_core::grant::{Grant, SandboxKey};
+use cofferdam_core::outcome::RunId;
+use cofferdam_core::policy::{BackendName, Policy, PolicyHash, decide};
+use cofferdam_core::request::{Program, Request};
+use tokio::sync::Notify;
+
+use crate::state::RunLock;
+use crate::{Engine, policy_hash, select};
+
+/// Makes the identity of a run.
+type NewRun = Box<dyn Fn() -> io::Result<RunId> + Send + Sync>;
+
+/// A few sandboxes of one policy, ready for runs.
+pub struct Pool {
+    policy: Policy,
+    hash: PolicyHash,
+    /// A run as most will be: it decides the backend.
+    usual: Request,
+    size: usize,
+    new_run: NewRun,
+    parked: Mutex<VecDeque<Parked>>,
+    wanted: Notify,
+    shut: AtomicBool,
+}
+
+/// A sandbox that is open and in which nothing has run.
+pub(crate) struct Parked {
+    pub(crate) run: RunId,
+    pub(crate) session: Box<dyn Session>,
+    pub(crate) lock: RunLock,
+    backend: BackendName,
+    key: SandboxKey,
+}
+
+impl Parked {
+    /// Closes it unused.
+    pub(crate) async fn discard(self) {
+        let Parked { mut session, lock, .. } = self;
+        let halted = session.halt().await.is_ok();
+        if !(session.close().await.is_ok() && halted) {
+            lock.leave_to_sweep();
+        }
+    }
+}
+
+impl Pool {
+    /// A pool of at most `size` sandboxes for runs under a policy, of which `usual` is one. It is
+    /// empty until [`Pool::keep`] fills it.
+    #[must_use]
+    pub fn new(policy: Policy, usual: Request, size: usize, new_run: NewRun) -> Pool {
+        Pool {
+            hash: policy_hash(&policy),
+            policy,
+            usual,
+            size,
+            new_run,
+            parked: Mutex::default(),
+            wanted: Notify::new(),
+            shut: AtomicBool::new(false),
+        }
+    }
+
+    /// Keeps the pool full until it is shut, and then closes what is parked.
+    ///
+    /// A sandbox that can't be opened is no failure here: the next run opens its own, and reports
+    /// what stands in the way.
+    pub async fn keep(&self, engine: &Engine) {
+        while !self.is_shut() {
+            while !self.is_shut() && self.parked().len() < self.size {
+                if self.park(engine).await.is_none() {
+                    break;
+                }
+            }
+            self.wanted.notified().await;
+        }
+        loop {
+            let Some(parked) = self.pop() else { return };
+            parked.discard().await;
+        }
+    }
+
+    /// Lets [`Pool::keep`] close everything and return. Nothing is handed out afterwards.
+    pub fn shut(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+        self.wanted.notify_one();
+    }
+
+    /// Has the pool filled again, as soon as its thread is free.
+    pub(crate) fn refill(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// A parked sandbox that is exactly what a grant asks for, if there is one that lives.
+    pub(crate) async fn take(&self, engine: &Engine, grant: &Grant, program: &Program) -> Option<Parked> {
+        let (_, selected) = select::select(&engine.candidates, grant, program);
+        let (backend, key) = (selected.ok()?.name, grant.sandbox_key());
+        while let Some(parked) = self.pop_matching(backend, &key) {
+            if parked.session.is_alive() {
+                return Some(parked);
+            }
+            parked.discard().await;
+        }
+        None
+    }
+
+    async fn park(&self, engine: &Engine) -> Option<()> {
+        let grant = decide(&self.policy, self.hash.clone(), &self.usual).ok()?;
+        let key = grant.sandbox_key();
+        let (_, selected) = select::select(&engine.candidates, &grant, &self.usual.program);
+        let selected = selected.ok()?;
+        let run = (self.new_run)().ok()?;
+        let lock = engine.state.begin(&run, selected.name, &selected.backend.traces(&run)).ok()?;
+        let session = selected.backend.open(&run, grant).await.ok()?;
+        let parked = Parked { run, session, lock, backend: selected.name, key };
+        self.parked().push_back(parked);
+        Some(())
+    }
+
+    fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::SeqCst)
+    }
+
+    fn pop(&self) -> Option<Parked> {
+        self.parked().pop_front()
+    }
+
+    fn pop_matching(&self, backend: BackendName, key: &SandboxKey) -> Option<Parked> {
+        let mut parked = self.parked();
+        let fits = |parked: &Parked| parked.backend == backend && parked.key == *key;
+        let at = parked.iter().position(fits).filter(|_| !self.is_shut())?;
+        parked.remove(at)
+    }
+
+    fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,257 @@
+//! The pool over a scripted backend: no fast path drops the policy, and nothing stays open.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use cofferdam_core::backend::{Boxed, Ending, Left, Output};
+use cofferdam_core::capability::{Capability, Offers};
+use cofferdam_core::files::{Pattern, Workspace};
+use cofferdam_core::grant::Grant;
+use cofferdam_core::outcome::{End, FaultCode, Outcome, RunId};
+use cofferdam_core::policy::{
+    ALWAYS_ASKED, BackendName, Ceiling, Cpus, HostPattern, Layer, NetworkRule, Policy, Profile, decide,
+};
+use cofferdam_core::request::{Argv, Program, Request, Variable, WindowSize};
+use cofferdam_engine::pool::Pool;
+use cofferdam_engine::run::Streams;
+use cofferdam_engine::select::Candidate;
+use cofferdam_engine::{Engine, policy_hash, record};
+use cofferdam_testkit::scripted::{Script, Scripted};
+
+/// Streams without anything in them.
+struct Silent;
+
+impl Streams for Silent {
+    fn accept(&self, _: Output) -> Boxed<'_, io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn has_input(&self) -> bool {
+        false
+    }
+
+    fn input(&self) -> Boxed<'_, Option<Vec<u8>>> {
+        Box::pin(async { None })
+    }
+
+    fn interrupt(&self) -> Boxed<'_, i32> {
+        Box::pin(std::future::pending())
+    }
+
+    fn resized(&self) -> Boxed<'_, WindowSize> {
+        Box::pin(std::future::pending())
+    }
+
+    fn dropped(&self) -> [u64; 2] {
+        [0, 0]
+    }
+}
+
+fn script() -> Script {
+    let offers = [Capability::Egress, Capability::EgressHttp, Capability::Dns, Capability::SeparateKernel];
+    Script {
+        offers: Offers::nothing().with(ALWAYS_ASKED).with(offers),
+        output: vec![],
+        ending: Some(Ending::Exited(0)),
+        left: Left::default(),
+        open_fails: false,
+        changed: vec![],
+        get_fails: false,
+        stillborn: 0,
+    }
+}
+
+fn request() -> Request {
+    Request {
+        program: Program::Command(Argv::new(c"prog".into(), vec![])),
+        files: vec![],
+        environment: vec![],
+        labels: Default::default(),
+        terminal: None,
+        collect: false,
+    }
+}
+
+/// A policy with something in every field that can be narrowed.
+fn wide() -> Policy {
+    let rule = |host| NetworkRule::https(HostPattern::parse(host).unwrap());
+    let layer = Layer {
+        profile: Some(Profile::Internal),
+        network: vec![rule("a.test"), rule("b.test")],
+        accept_gaps: [Capability::Tty].into(),
+        ..Layer::default()
+    };
+    let mut policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
+    policy.limits.disk_bytes = Some(1 << 29);
+    policy.environment.set = vec![Variable::new("A", "1").unwrap()];
+    policy.environment.passed = vec![Variable::new("B", "2").unwrap()];
+    policy.files.keep = vec![Pattern::new("kept").unwrap()];
+    policy.files.workspace = Some(Workspace { host: PathBuf::from("/w"), copy: false });
+    policy
+}
+
+fn grant(policy: &Policy) -> Grant {
+    decide(policy, policy_hash(policy), &request()).unwrap()
+}
+
+fn run_id() -> RunId {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    RunId::new(1, [NEXT.fetch_add(1, Ordering::SeqCst); 10])
+}
+
+/// What became of a few runs over one pool.
+struct Told {
+    backend: Scripted,
+    outcomes: Vec<Outcome>,
+    state: tempfile::TempDir,
+}
+
+/// Runs jobs, each under its policy, in a row, with a pool for the wide policy.
+fn batch(script: Script, size: usize, jobs: &[Policy]) -> Told {
+    batch_in(tempfile::tempdir().unwrap(), script, size, jobs, |_| {})
+}
+
+fn batch_in(
+    state: tempfile::TempDir,
+    script: Script,
+    size: usize,
+    jobs: &[Policy],
+    before_each: impl Fn(&tempfile::TempDir),
+) -> Told {
+    let backend = Scripted::new(script);
+    let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
+    let engine = Engine::open(candidates, state.path()).unwrap();
+    let pool = Pool::new(wide(), request(), size, Box::new(|| Ok(run_id())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let ((), outcomes) = runtime.block_on(async {
+        let work = async {
+            let mut outcomes = vec![];
+            for policy in jobs {
+                before_each(&state);
+                let run = run_id();
+                outcomes.push(engine.run_pooled(&pool, &run, request(), grant(policy), &Silent, None).await);
+                tokio::task::yield_now().await; // so that the pool is full again
+            }
+            pool.shut();
+            outcomes
+        };
+        tokio::join!(pool.keep(&engine), work)
+    });
+    Told { backend, outcomes, state }
+}
+
+/// Each way in which a job can narrow its policy, by name.
+#[expect(clippy::type_complexity, reason = "a table of names and changes reads best as one")]
+const NARROWER: &[(&str, fn(&mut Policy))] = &[
+    ("memory", |p| p.limits.memory_bytes = 64 << 20),
+    ("cpus", |p| p.limits.cpus = Cpus::from_thousandths(500).unwrap()),
+    ("pids", |p| p.limits.pids = 8),
+    ("disk", |p| p.limits.disk_bytes = Some(1 << 20)),
+    ("files", |p| p.limits.files = 10),
+    ("a variable's value", |p| p.environment.set = vec![Variable::new("A", "2").unwrap()]),
+    ("a variable that was passed", |p| p.environment.passed = vec![]),
+    ("the value of one that was passed", |p| {
+        p.environment.passed = vec![Variable::new("B", "3").unwrap()];
+    }),
+    ("network", |p| p.network.truncate(1)),
+    ("no network", |p| p.network.clear()),
+    ("methods", |p| p.network[0].methods = Some(vec!["GET".into()])),
+    ("hide", |p| p.files.hide = vec![Pattern::new("secret").unwrap()]),
+    ("keep", |p| p.files.keep.clear()),
+    ("workspace", |p| p.files.workspace = None),
+    ("require", |p| p.require = [Capability::SeparateKernel].into()),
+    ("accepted gaps", |p| p.accept_gaps.clear()),
+    ("backend", |p| p.backend = Some(BackendName::Container)),
+];
+
+#[test]
+fn no_fast_path_drops_the_policy() {
+    for (name, narrow) in NARROWER {
+        let mut policy = wide();
+        narrow(&mut policy);
+        let Told { backend, outcomes, .. } = batch(script(), 1, &[policy.clone()]);
+        assert_eq!(outcomes[0].end, End::Exited(0), "{name}");
+        let ran_in = &backend.opened()[backend.executed_in()[0]];
+        assert!(*ran_in == grant(&policy).sandbox_key(), "{name}: run in a sandbox of another grant");
+        assert!(*ran_in != grant(&wide()).sandbox_key(), "{name}: the key doesn't tell it");
+        assert_eq!(outcomes[0].policy, Some(policy_hash(&policy)), "{name}");
+        assert_eq!(backend.closed(), backend.opened().len(), "{name}");
+    }
+}
+
+#[test]
+fn what_is_held_outside_of_a_sandbox_is_served_from_the_pool() {
+    let held_outside: [fn(&mut Policy); 3] = [
+        |p| p.limits.timeout = Duration::from_secs(1),
+        |p| p.limits.grace = Duration::from_millis(1),
+        |p| p.limits.output_bytes = Some(10),
+    ];
+    for narrow in held_outside {
+        let mut policy = wide();
+        narrow(&mut policy);
+        let Told { backend, outcomes, .. } = batch(script(), 1, &[policy.clone()]);
+        assert_eq!(backend.executed_in(), [0], "the one that was parked before");
+        assert_eq!(outcomes[0].policy, Some(policy_hash(&policy)), "the hash is the job's own");
+    }
+}
+
+#[test]
+fn a_deadline_of_a_job_holds_in_a_parked_sandbox() {
+    let mut policy = wide();
+    policy.limits.timeout = Duration::from_millis(20);
+    let Told { backend, outcomes, .. } = batch(Script { ending: None, ..script() }, 1, &[policy]);
+    assert_eq!((outcomes[0].end, backend.executed_in()), (End::TimedOut, vec![0]));
+}
+
+#[test]
+fn a_parked_sandbox_serves_one_job_and_all_are_closed_at_the_end() {
+    for size in [1, 3] {
+        let jobs = vec![wide(); 7];
+        let Told { backend, outcomes, state } = batch(script(), size, &jobs);
+        let executed = backend.executed_in();
+        assert_eq!(executed, (0..7).collect::<Vec<_>>(), "each in a sandbox of its own");
+        assert!(backend.opened().len() <= 7 + size);
+        assert_eq!(backend.closed(), backend.opened().len());
+        assert_eq!(std::fs::read_dir(state.path().join("runs")).unwrap().count(), 0);
+        let runs: std::collections::BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.run).collect();
+        assert_eq!(runs.len(), 7);
+    }
+}
+
+#[test]
+fn a_run_in_a_parked_sandbox_is_recorded_before_its_program_starts() {
+    let Told { state, outcomes, .. } = batch(script(), 1, &[wide()]);
+    let entries = record::events(state.path(), record::RunFilter::One(outcomes[0].run.clone())).unwrap();
+    let events: Vec<_> = entries.map(|entry| entry.unwrap().line.unwrap().event).collect();
+    assert_eq!(events, ["task.start", "policy.loaded", "sandbox.opened", "sandbox.closed", "task.end"]);
+}
+
+#[test]
+fn a_parked_sandbox_is_not_used_when_the_log_was_cut() {
+    let first = batch(script(), 1, &[wide()]);
+    let cut = |state: &tempfile::TempDir| std::fs::write(state.path().join("audit/log.ndjson"), "").unwrap();
+    let Told { backend, outcomes, .. } = batch_in(first.state, script(), 1, &[wide()], cut);
+    assert_eq!(outcomes[0].error.as_ref().unwrap().code, FaultCode::AuditUnavailable);
+    assert_eq!(backend.executed_in(), [] as [usize; 0]);
+    assert_eq!(backend.closed(), backend.opened().len());
+}
+
+#[test]
+fn a_parked_sandbox_that_died_is_closed_and_the_job_gets_another() {
+    // Whatever is parked first is dead, and so is one more.
+    let Told { backend, outcomes, .. } = batch(Script { stillborn: 2, ..script() }, 2, &[wide(), wide()]);
+    assert!(outcomes.iter().all(|outcome| outcome.end == End::Exited(0)));
+    assert!(backend.executed_in().iter().all(|number| *number >= 2), "{:?}", backend.executed_in());
+    assert_eq!(backend.closed(), backend.opened().len());
+}
+
+#[test]
+fn where_nothing_can_be_parked_each_job_says_why() {
+    let Told { backend, outcomes, .. } = batch(Script { open_fails: true, ..script() }, 2, &[wide()]);
+    assert_eq!(outcomes[0].error.as_ref().unwrap().code, FaultCode::HostError);
+    assert_eq!(backend.executed_in(), [] as [usize; 0]);
+}
