@@ -17,6 +17,7 @@ mod session;
 
 use std::ffi::CString;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
 use cofferdam_core::capability::{Capability, Gap, Offers};
@@ -31,27 +32,44 @@ pub use probe::Host;
 /// Runs programs in containers of this host.
 #[derive(Debug)]
 pub struct Container {
-    host: Host,
-    offers: Offers,
+    /// What was found when it was first asked for: an ordinary user's run gets a cgroup of its own
+    /// then, and a command that runs nothing in a container shouldn't.
+    found: OnceLock<(Host, Offers)>,
     /// Where the guest agent's program is kept.
     kept: PathBuf,
 }
 
 impl Container {
-    /// Looks at what this host has. Cheap enough for every run: a few small files are read.
+    /// Looks at what this host has, when that is first needed. Cheap enough for every run: a few small
+    /// files are read, and an ordinary user may get a cgroup ([`Host::look_for_runs`]).
     ///
     /// `kept` is a folder that only we can write; the first run puts the guest agent's program
     /// there.
     #[must_use]
+    pub fn for_runs(kept: PathBuf) -> Self {
+        Container { found: OnceLock::new(), kept }
+    }
+
+    /// The same for a command that only looks: nothing is changed.
+    #[must_use]
     pub fn probe(kept: PathBuf) -> Self {
         let host = Host::look();
-        Container { offers: host.offers(), host, kept }
+        let offers = host.offers();
+        Container { found: OnceLock::from((host, offers)), kept }
+    }
+
+    fn found(&self) -> &(Host, Offers) {
+        self.found.get_or_init(|| {
+            let host = Host::look_for_runs();
+            let offers = host.offers();
+            (host, offers)
+        })
     }
 
     /// What was found on the host.
     #[must_use]
     pub fn host(&self) -> &Host {
-        &self.host
+        &self.found().0
     }
 }
 
@@ -65,17 +83,17 @@ const GROUP_PREFIX: &str = "cofferdam-";
 
 impl Backend for Container {
     fn offers(&self) -> &Offers {
-        &self.offers
+        &self.found().1
     }
 
     fn gaps(&self, grant: &Grant) -> Vec<Gap> {
-        let mut gaps = self.offers.missing(grant.asks());
+        let mut gaps = self.offers().missing(grant.asks());
         gaps.extend(disk_beyond_memory(grant.limits()));
         gaps
     }
 
     fn traces(&self, run: &RunId) -> Vec<String> {
-        let folders = self.host.cgroups.folders(&group_name(run));
+        let folders = self.host().cgroups.folders(&group_name(run));
         folders.iter().filter_map(|folder| Some(folder.to_str()?.to_owned())).collect()
     }
 
@@ -99,7 +117,7 @@ impl Backend for Container {
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             let session =
-                session::open(&self.host, &self.kept, &group_name(run), &grant, &self.gaps(&grant)).await?;
+                session::open(self.host(), &self.kept, &group_name(run), &grant, &self.gaps(&grant)).await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }

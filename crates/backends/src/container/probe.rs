@@ -44,6 +44,17 @@ impl Host {
         }
     }
 
+    /// The same for a command that starts sandboxes: gets a cgroup of our own where an ordinary user
+    /// needs one ([`Cgroups::prepare`]).
+    #[must_use]
+    pub fn look_for_runs() -> Self {
+        let mut host = Host::look();
+        if host.impossible().is_none() {
+            host.cgroups.prepare();
+        }
+        host
+    }
+
     /// Starts a sandbox as a run would, without cgroups and without a program, and ends it. Gives
     /// the time until it was ready, or why it never was and what to do.
     ///
@@ -128,6 +139,10 @@ impl Host {
             _ => return None,
         };
         let missing = self.cgroups.place(controller).err()?;
+        // Nothing is missing yet: a run asks first, and is refused if it isn't given.
+        if let Missing::Pending { .. } = missing {
+            return None;
+        }
         Some((missing.to_string(), how_to_get(missing)))
     }
 
@@ -261,6 +276,17 @@ fn how_to_get(missing: &Missing) -> String {
         Missing::NotDelegated { controller, .. } => {
             format!("enable it above: echo +{controller} > /sys/fs/cgroup/cgroup.subtree_control")
         }
+        Missing::Pending { .. } => "start a run: it gets the cgroup first".into(),
+        Missing::NoScope { .. } => {
+            "log in through PAM with systemd (ssh, a console, `machinectl shell`), or have root call \
+             `loginctl enable-linger USER` and set XDG_RUNTIME_DIR=/run/user/UID; or start it in a cgroup \
+             that is yours alone: systemd-run --user --scope -p Delegate=yes cofferdam …"
+                .into()
+        }
+        Missing::Withheld { .. } => "as root: printf '[Service]\\nDelegate=cpu memory pids\\n' > \
+             /etc/systemd/system/user@.service.d/delegate.conf (make that folder first), then systemctl \
+             daemon-reload, and log in anew"
+            .into(),
     }
 }
 
