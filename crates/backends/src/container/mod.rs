@@ -3,13 +3,14 @@
 //!
 //! What a sandbox is made of, and where it stands:
 //!
-//! - [`probe`]: what this host lets it enforce, and why not.
+//! - [`probe`]: what this host lets it enforce, and why not. [`hindrances`] is a part of it.
 //! - [`ids`]: the unprivileged user that a run is outside.
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
 //! - [`session`]: a sandbox that is open, and a program that runs in it.
 
 mod cpu;
 mod etc;
+mod hindrances;
 mod ids;
 mod probe;
 mod root;

@@ -13,7 +13,7 @@ use cofferdam_sys::{fdpass, landlock, process, seccomp as filter};
 
 use super::cpu::View;
 use super::ids::IdBlock;
-use super::{root, session};
+use super::{hindrances, root, session};
 use crate::agent;
 
 /// What was found on the host.
@@ -25,6 +25,8 @@ pub struct Host {
     pub landlock: Result<u32, String>,
     /// Why user namespaces can't be made, if they can't.
     pub no_user_namespaces: Option<(String, String)>,
+    /// Why a container gets no `/proc` of its own, if it gets none.
+    pub no_proc: Option<(String, String)>,
     /// Why there is no seccomp filter, if there is none.
     pub no_seccomp: Option<(String, String)>,
     /// Whether we are root here.
@@ -35,12 +37,17 @@ impl Host {
     /// Looks, without changing anything.
     #[must_use]
     pub fn look() -> Self {
+        let (proc, root) = (Path::new("/proc"), process::effective_user() == 0);
+        let program = std::env::current_exe().unwrap_or_else(|_| "cofferdam".into());
+        let hindered = || if root { None } else { hindrances::for_ordinary_users(proc, &program) };
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Host {
             cgroups: Cgroups::discover(),
             landlock: landlock::abi().map_err(|error| error.to_string()),
-            no_user_namespaces: user_namespaces(Path::new("/proc")),
-            no_seccomp: seccomp(Path::new("/proc")),
-            root: process::effective_user() == 0,
+            no_user_namespaces: user_namespaces(proc).or_else(hindered),
+            no_proc: hindrances::masked_proc(&mounts),
+            no_seccomp: seccomp(proc),
+            root,
         }
     }
 
@@ -125,6 +132,7 @@ impl Host {
         self.no_user_namespaces
             .clone()
             .or_else(|| self.no_seccomp.clone())
+            .or_else(|| self.no_proc.clone())
             .or_else(|| if self.root { None } else { not_root() })
     }
 
@@ -316,6 +324,7 @@ mod tests {
             cgroups: Cgroups::parse("", ""),
             landlock: Err("ENOSYS".into()),
             no_user_namespaces: Some(("off".into(), "on".into())),
+            no_proc: None,
             no_seccomp: None,
             root: true,
         };
@@ -332,6 +341,7 @@ mod tests {
             cgroups: Cgroups::parse("", ""),
             landlock: Ok(7),
             no_user_namespaces: None,
+            no_proc: None,
             no_seccomp: None,
             root: true,
         };
@@ -348,6 +358,7 @@ mod tests {
             cgroups: Cgroups::parse("", ""),
             landlock: Ok(1),
             no_user_namespaces: None,
+            no_proc: None,
             no_seccomp: None,
             root: true,
         };
