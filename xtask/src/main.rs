@@ -37,7 +37,8 @@ Usage: cargo xtask COMMAND [ARGS…]
   check             Formatting, clippy, cargo-deny, unsafe only where it may be, which crate
                     may use which, file headers, and the claims of SPEC.md.
   claims            Each promise marked Shipped in SPEC.md must name a test that passed in the
-                    last `cargo xtask test`, or a gate in limits.json (bench:NAME).
+                    last `cargo xtask test`, or a gate in limits.json (bench:NAME), or a check that passed in
+                    the last `cargo xtask vm` (vm:NAME).
   bench [NAME]      Build for release, measure, compare with the gates in limits.json.
       --rounds N      timed rounds (default 60)
       --warmup N      discarded rounds before them (default 5)

@@ -153,7 +153,7 @@ impl Cgroups {
 
     /// Gets a group of our own where one is pending, and looks again. This process may be in another
     /// cgroup afterwards; nobody else is moved. For commands that start sandboxes, before what can be
-    /// enforced is judged. Takes some milliseconds where systemd is asked, and 2 s at most where it
+    /// enforced is judged. Takes some milliseconds where systemd is asked, and some seconds where it
     /// doesn't answer.
     pub fn prepare(&mut self) {
         let Some(way) = self.places.iter().find_map(|(_, place)| match place {

@@ -17,6 +17,18 @@ is() {
 holds() { is "bool($1)" True; }
 # The cgroups of sandboxes.
 sandboxes() { find /sys/fs/cgroup -type d -name 'cofferdam-r_*'; }
+# Waits for one that has a process in it, and gives it.
+one_with_processes() {
+    local group
+    for _ in $(seq 100); do
+        for group in $(sandboxes); do
+            [ -z "$(cat "$group/cgroup.procs" 2>/dev/null)" ] || { echo "$group"; return; }
+        done
+        sleep 0.1
+    done
+    echo "no sandbox was opened" >&2
+    return 1
+}
 # Fails if there is one, now or soon.
 nothing_left() {
     for _ in $(seq 50); do

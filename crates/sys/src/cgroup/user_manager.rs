@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long any one answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest message that is read, in bytes. What is asked for here is answered in a few hundred.
 const LONGEST: usize = 64 << 10;
