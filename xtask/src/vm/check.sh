@@ -6,6 +6,7 @@ began=$(cut -d' ' -f1 /proc/uptime)
 timeout -k 5 180 bash -euo pipefail -c '. /.vm/words; . "$0"' "$1" > /.vm/log 2>&1 < /dev/null
 code=$?
 if [ "$code" = 0 ]; then
+    grep '^measured: ' /.vm/log | sed "s/^/@log $NAME /"
     echo "@check pass $NAME $(cut -d' ' -f1 /proc/uptime | awk -v began="$began" '{ print $1 - began }')"
 elif [ "$code" = 77 ]; then
     echo "@check skip $NAME $(tail -n 1 /.vm/log)"

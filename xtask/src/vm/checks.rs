@@ -108,13 +108,11 @@ pub(crate) const CHECKS: &[Check] = &[
     Check {
         name: "on_version_2_the_tests_of_the_limits_pass",
         stage: Stage::Root,
-        // Without those that hold something against a clock, which emulation makes slow, and without one
-        // that takes a minute of it.
+        // Without those that hold something against a clock: emulation, on a machine that does other
+        // things too, is slower than any bound that means something.
         script: r#"
-            suite it limits:: --test-threads 2 \
-                --skip at_the_deadline_everything_is_killed_and_what_was_said_is_kept \
-                --skip processor_time_is_throttled_to_the_share \
-                --skip every_way_to_count_the_cores_agrees_with_the_limit
+            suite it limits:: --test-threads 2 --skip deadline --skip with_grace \
+                --skip processor_time_is_throttled --skip every_way_to_count_the_cores
         "#,
     },
     Check {
@@ -160,6 +158,10 @@ pub(crate) const CHECKS: &[Check] = &[
         stage: Stage::Service,
         script: r#"
             as_user "$SUITE_own_cgroup" --nocapture --exact a_group_of_our_own_has_every_ceiling
+            began=$(date +%s%N)
+            as_user busctl --user call org.freedesktop.systemd1 /org/freedesktop/systemd1 \
+                org.freedesktop.systemd1.Manager GetDefaultTarget > /dev/null
+            echo "measured: another call, by busctl, takes $((($(date +%s%N) - began) / 1000000)) ms"
             for _ in $(seq 50); do
                 left=$(find /sys/fs/cgroup/user.slice -name 'cofferdam-*')
                 [ -z "$left" ] && exit 0

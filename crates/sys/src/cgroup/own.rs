@@ -16,6 +16,7 @@
 //! Sources: `cgroup-v2.rst` ("No Internal Process Constraint", "Delegation Containment") and systemd's
 //! "Control Group APIs and Delegation".
 
+use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,18 @@ pub enum Way {
         /// Where to ask.
         bus: Bus,
     },
+}
+
+impl Display for Way {
+    /// What it does, as the rest of "a run first …".
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Own(group) => {
+                write!(to, "moves into a child of {}, which is Cofferdam's alone", group.display())
+            }
+            Way::Ask { bus, .. } => write!(to, "asks systemd's user manager for a scope, over {bus}"),
+        }
+    }
 }
 
 /// Where an ordinary user's groups are made now, or what it would take. `own` is the group that we are
@@ -271,6 +284,7 @@ mod tests {
         assert!(matches!(find("memory"), Err(Missing::NoScope { .. })), "there is no socket yet");
         fs::write(socket, "").unwrap();
         let way = Way::Ask { user: 1001, bus: bus.clone() };
+        assert!(way.to_string().contains(&bus.to_string()), "{way}");
         assert_eq!(find("memory"), Err(Missing::Pending { controller: "memory", way }));
         assert!(matches!(find("cpu"), Err(Missing::Withheld { .. })));
     }

@@ -7,6 +7,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -72,6 +73,15 @@ impl Bus {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(stream)
+    }
+}
+
+impl Display for Bus {
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Bus::Path(path) => write!(to, "{}", path.display()),
+            Bus::Abstract(name) => write!(to, "@{}", name.escape_ascii()),
+        }
     }
 }
 
