@@ -8,7 +8,8 @@
 //! ```
 //!
 //! *Shipped* needs at least one name, and every name must be a test that ran and passed in the last
-//! `cargo xtask test`, or `bench:` and a key of `limits.json`. A test is named by the end of its path.
+//! `cargo xtask test`, or `bench:` and a key of `limits.json`, or `vm:` and a check that passed in the last
+//! `cargo xtask vm`. A test is named by the end of its path.
 //! *Unverified* and *Planned* promise nothing yet and need no name.
 
 use std::collections::HashSet;
@@ -23,6 +24,7 @@ use crate::bench::LIMITS;
 use crate::check::rust;
 use crate::problem::Problem;
 use crate::test::results::{End, Results};
+use crate::vm;
 use crate::workspace::{Source, Workspace};
 
 const SPEC: &str = "SPEC.md";
@@ -63,7 +65,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Verdict, Problem> {
     if is_stale(workspace, &path) {
         eprintln!("note: sources have changed since the tests ran; `cargo xtask test` runs them again");
     }
-    let report = against(workspace, &Evidence::Results(Results::read(&path)?))?;
+    let report = against(workspace, &Evidence::Results(with_vm(workspace, &path)?))?;
     for line in &report.broken {
         println!("{line}");
     }
@@ -76,12 +78,25 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Verdict, Problem> {
 pub(crate) fn judge(workspace: &Workspace) -> Result<Report, Problem> {
     let path = workspace.results_folder()?.join("results.json");
     let evidence = if path.exists() && !is_stale(workspace, &path) {
-        Evidence::Results(Results::read(&path)?)
+        Evidence::Results(with_vm(workspace, &path)?)
     } else {
         let sources = workspace.sources()?;
         Evidence::Names(sources.iter().flat_map(|source| rust::item_names(&source.text)).collect())
     };
     against(workspace, &evidence)
+}
+
+/// The results of the tests, with those of the machine's checks where it has run.
+fn with_vm(workspace: &Workspace, path: &Path) -> Result<Results, Problem> {
+    let mut results = Results::read(path)?;
+    let vm = workspace.results_folder()?.join(vm::RESULTS);
+    if vm.exists() {
+        if is_stale(workspace, &vm) {
+            eprintln!("note: sources have changed since the machine ran; `cargo xtask vm` runs it again");
+        }
+        results.runs.extend(Results::read(&vm)?.runs);
+    }
+    Ok(results)
 }
 
 fn against(workspace: &Workspace, evidence: &Evidence) -> Result<Report, Problem> {
@@ -118,7 +133,13 @@ fn reason_against(name: &str, evidence: &Evidence, limits: &Value) -> Option<Str
     if let Some(gate) = name.strip_prefix("bench:") {
         return limits.get(gate).is_none().then(|| format!("{LIMITS} has no gate `{gate}`"));
     }
+    if let Some(check) = name.strip_prefix("vm:")
+        && !vm::checks::CHECKS.iter().any(|known| known.name == check)
+    {
+        return Some(format!("xtask/src/vm/checks.rs has no check `{check}`"));
+    }
     match evidence {
+        Evidence::Names(_) if name.starts_with("vm:") => None,
         Evidence::Names(names) => {
             let last = name.rsplit([':', ' ']).next().unwrap_or(name);
             (!names.contains(last)).then(|| format!("no source has a test or an item `{last}`"))
@@ -126,7 +147,8 @@ fn reason_against(name: &str, evidence: &Evidence, limits: &Value) -> Option<Str
         Evidence::Results(results) => {
             let runs: Vec<_> = results.runs.iter().filter(|run| run.is_called(name)).collect();
             if runs.is_empty() {
-                return Some(format!("no test `{name}` ran"));
+                let how = if name.starts_with("vm:") { "; `cargo xtask vm` runs it" } else { "" };
+                return Some(format!("no test `{name}` ran{how}"));
             }
             runs.iter().find_map(|run| match &run.end {
                 End::Passed => None,
@@ -280,6 +302,18 @@ mod tests {
     fn a_gate_must_be_in_the_limits() {
         assert!(reasons(&["bench:start"], &results(&[])).is_empty());
         assert_eq!(reasons(&["bench:other"], &results(&[])).len(), 1);
+    }
+
+    #[test]
+    fn a_check_of_the_machine_must_be_known_and_have_passed_there() {
+        let check = vm::checks::CHECKS[0].name;
+        let name = format!("vm:{check}");
+        let Evidence::Results(mut passed) = results(&[]) else { unreachable!("they are results") };
+        passed.runs.push(Run { binary: "vm".to_owned(), name: check.to_owned(), end: End::Passed });
+        assert!(reasons(&[&name], &Evidence::Results(passed)).is_empty());
+        assert!(reasons(&[&name], &results(&[]))[0].contains("`cargo xtask vm` runs it"));
+        assert!(reasons(&[&name], &Evidence::Names(HashSet::new())).is_empty());
+        assert!(reasons(&["vm:no_such_check"], &Evidence::Names(HashSet::new()))[0].contains("no check"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `claims` | that each promise of `SPEC.md` names a test that passed |
 //! | `bench` | measurements with gates (`limits.json`) |
 //! | `fuzz` | the targets under `fuzz/` |
+//! | `vm` | checks under another kernel, with cgroup version 2 alone |
 //!
 //! What CI runs are these commands and nothing else, so a green run here is a green run there.
 //! Exit codes: 0 all is well, 1 something was found, 2 the command itself could not do its work.
@@ -17,6 +18,7 @@ mod claims;
 mod fuzz;
 mod problem;
 mod test;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -35,13 +37,17 @@ Usage: cargo xtask COMMAND [ARGS…]
   check             Formatting, clippy, cargo-deny, unsafe only where it may be, which crate
                     may use which, file headers, and the claims of SPEC.md.
   claims            Each promise marked Shipped in SPEC.md must name a test that passed in the
-                    last `cargo xtask test`, or a gate in limits.json (bench:NAME).
+                    last `cargo xtask test`, or a gate in limits.json (bench:NAME), or a check that passed in
+                    the last `cargo xtask vm` (vm:NAME).
   bench [NAME]      Build for release, measure, compare with the gates in limits.json.
       --rounds N      timed rounds (default 60)
       --warmup N      discarded rounds before them (default 5)
       --only A,B      measure only these contenders; no gate is judged
   fuzz [TARGET]     Run the fuzz targets, or one of them.
       --seconds N     for each target (default 60)
+  vm [NAME…]        Boot a Debian kernel in QEMU and run the checks whose names hold NAME, or all.
+                    Results: target/xtask/vm.json (vm.partial.json with NAME).
+      --seconds N     for everything inside (default 420)
   help              This text.
 
 Exit codes: 0 all is well, 1 something was found, 2 the command could not do its work.
@@ -86,6 +92,7 @@ fn run(command: &str, args: &[String]) -> Result<Verdict, Problem> {
         "claims" => no_args(args).and_then(|()| claims::run(&Workspace::open()?)),
         "bench" => bench::run(&Workspace::open()?, args),
         "fuzz" => fuzz::run(&Workspace::open()?, args),
+        "vm" => vm::run(&Workspace::open()?, args),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(Verdict::Passed)

@@ -10,14 +10,24 @@ use cofferdam_sys::process;
 
 use crate::files::Node;
 
-/// Every backend that there is a name for: those of this build, and of the others why not.
+/// Every backend that there is a name for: those of this build, and of the others why not. For a
+/// command that only looks.
 pub(crate) fn candidates(state: &Path) -> Vec<Candidate> {
+    backends(&|| Container::probe(state.to_owned()))
+}
+
+/// The same for a command that starts sandboxes.
+pub(crate) fn candidates_for_runs(state: &Path) -> Vec<Candidate> {
+    backends(&|| Container::for_runs(state.to_owned()))
+}
+
+fn backends(container: &dyn Fn() -> Container) -> Vec<Candidate> {
     BackendName::ALL
         .iter()
         .map(|&name| Candidate {
             name,
             backend: match name {
-                BackendName::Container => Ok(Box::new(Container::probe(state.to_owned())) as _),
+                BackendName::Container => Ok(Box::new(container()) as _),
                 other => Err(not_built(other)),
             },
         })

@@ -4,16 +4,21 @@
 //! controller is found by itself, since a host may have some of them in one and some in the other.
 //!
 //! A sandbox's groups are children of the group that this process is in, so that whatever bounds
-//! us bounds the sandbox too. Sources: `Documentation/admin-guide/cgroup-v1` and `cgroup-v2.rst`.
+//! us bounds the sandbox too. What an ordinary user has to do for that on version 2 is in [`own`]; by
+//! looking alone ([`Cgroups::discover`]) nothing is changed. Sources: `Documentation/admin-guide/cgroup-v1` and `cgroup-v2.rst`.
+
+pub mod own;
+pub mod user_manager;
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::fd;
+use own::{User, Way};
 
 /// A controller that a sandbox needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +84,32 @@ pub enum Missing {
         /// Our group.
         group: PathBuf,
     },
+    /// An ordinary user on version 2: a run gets a group of its own first, and nobody has tried yet.
+    #[error("a run gets a cgroup with the {controller} controller for itself first, and this looks only")]
+    Pending {
+        /// The controller.
+        controller: &'static str,
+        /// What a run does.
+        way: Way,
+    },
+    /// An ordinary user on version 2: there is no group of our own.
+    #[error(
+        "the {controller} controller needs a cgroup of our own, and systemd's user manager gave none: {why}"
+    )]
+    NoScope {
+        /// The controller.
+        controller: &'static str,
+        /// What went wrong, or was answered.
+        why: String,
+    },
+    /// systemd's user manager doesn't have the controller itself.
+    #[error("systemd doesn't pass the {controller} controller on to its user manager in {}", group.display())]
+    Withheld {
+        /// The controller.
+        controller: &'static str,
+        /// The user manager's group.
+        group: PathBuf,
+    },
 }
 
 /// What this host has of each controller.
@@ -88,21 +119,27 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Looks at what is mounted and where we are.
+    /// Looks at what is mounted and where we are. Changes nothing: for an ordinary user on version 2
+    /// it may end with [`Missing::Pending`].
     #[must_use]
     pub fn discover() -> Self {
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
-        Cgroups::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+        Cgroups::parse_for(&User::ourselves(), &read(MOUNTS), &read(MEMBERSHIP))
     }
 
-    /// The same from the text of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    /// The same for root from the text of `/proc/self/mountinfo` and `/proc/self/cgroup`.
     #[must_use]
     pub fn parse(mountinfo: &str, membership: &str) -> Self {
+        Cgroups::parse_for(&User::Root, mountinfo, membership)
+    }
+
+    /// The same for somebody.
+    #[must_use]
+    pub fn parse_for(user: &User, mountinfo: &str, membership: &str) -> Self {
         let mounts: Vec<_> = mountinfo.lines().filter_map(Mount::parse).collect();
         let place = |controller: Controller| {
             let name = controller.name();
             version_1(name, &mounts, membership)
-                .or_else(|| version_2(name, &mounts, membership))
+                .or_else(|| version_2(name, &mounts, membership, user))
                 .unwrap_or(Err(Missing::NotMounted(name)))
                 .and_then(|place| {
                     if !place.folder.join("cgroup.procs").exists() {
@@ -112,6 +149,27 @@ impl Cgroups {
                 })
         };
         Cgroups { places: Controller::ALL.map(|controller| (controller, place(controller))).into() }
+    }
+
+    /// Gets a group of our own where one is pending, and looks again. This process may be in another
+    /// cgroup afterwards; nobody else is moved. For commands that start sandboxes, before what can be
+    /// enforced is judged. Takes some milliseconds where systemd is asked, and some seconds where it
+    /// doesn't answer.
+    pub fn prepare(&mut self) {
+        let Some(way) = self.places.iter().find_map(|(_, place)| match place {
+            Err(Missing::Pending { way, .. }) => Some(way.clone()),
+            _ => None,
+        }) else {
+            return;
+        };
+        let got = own::get(&way, where_we_are);
+        *self = Cgroups::discover();
+        for (controller, place) in &mut self.places {
+            if let Err(Missing::Pending { .. }) = place {
+                let why = got.as_ref().map_or_else(ToString::to_string, |()| "it can't be seen".to_owned());
+                *place = Err(Missing::NoScope { controller: controller.name(), why });
+            }
+        }
     }
 
     /// Where a controller can be used, or why it can't.
@@ -144,8 +202,12 @@ impl Cgroups {
     ///
     /// # Errors
     ///
-    /// [`CgroupError`] names the file; what had been made is removed.
+    /// [`CgroupError`] names the file; what had been made is removed. Where a group of our own is
+    /// pending, that is an error too: what was promised for a run would otherwise not hold for it.
     pub fn create(&self, name: &str, ceilings: &Ceilings) -> Result<Group, CgroupError> {
+        if self.places.iter().any(|(_, place)| matches!(place, Err(Missing::Pending { .. }))) {
+            return Err(CgroupError::at("prepare", Path::new(name))(io::ErrorKind::NotFound.into()));
+        }
         let mut group = Group { folders: self.folders(name), parts: vec![] };
         for folder in &group.folders {
             fs::create_dir(folder).map_err(CgroupError::at("create", folder))?;
@@ -159,6 +221,25 @@ impl Cgroups {
         }
         Ok(group)
     }
+}
+
+const MOUNTS: &str = "/proc/self/mountinfo";
+const MEMBERSHIP: &str = "/proc/self/cgroup";
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The group of version 2 that we are in now, as it is mounted here.
+fn where_we_are() -> Option<PathBuf> {
+    let (mounts, membership) = (read(MOUNTS), read(MEMBERSHIP));
+    let mount = mounts.lines().filter_map(Mount::parse).find(|mount| mount.unified)?;
+    Some(mount.folder(unified_group(&membership)?))
+}
+
+/// Our group in the version 2 hierarchy, from `/proc/self/cgroup`.
+fn unified_group(membership: &str) -> Option<&str> {
+    membership.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 /// Whether groups can be made in a folder.
@@ -213,9 +294,17 @@ fn version_1(name: &str, mounts: &[Mount<'_>], membership: &str) -> Option<Resul
 
 /// Our group in the version 2 hierarchy, or the nearest place above in which children may have the
 /// controller: a group that holds processes can't have it for its children, unless it is the root.
-fn version_2(name: &'static str, mounts: &[Mount<'_>], membership: &str) -> Option<Result<Place, Missing>> {
+///
+/// An ordinary user's groups are made only where [`own`] says that this is safe: what is above may be
+/// the user's to write and is systemd's to manage all the same.
+fn version_2(
+    name: &'static str,
+    mounts: &[Mount<'_>],
+    membership: &str,
+    user: &User,
+) -> Option<Result<Place, Missing>> {
     let mount = mounts.iter().find(|mount| mount.unified)?;
-    let group = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let group = unified_group(membership)?;
     let has = |file: PathBuf| {
         fs::read_to_string(file).unwrap_or_default().split_whitespace().any(|item| item == name)
     };
@@ -224,6 +313,11 @@ fn version_2(name: &'static str, mounts: &[Mount<'_>], membership: &str) -> Opti
         return None;
     }
     let own = mount.folder(group);
+    if let User::Ordinary { id, bus } = user {
+        let manager = mount.folder(&format!("/user.slice/user-{id}.slice/user@{id}.service"));
+        let folder = own::place(name, &own, &manager, *id, bus.as_ref());
+        return Some(folder.map(|folder| Place { version: Version::V2, folder }));
+    }
     let folder = own
         .ancestors()
         .take_while(|folder| folder.starts_with(top))
@@ -514,6 +608,13 @@ fn members(folder: &Path) -> Vec<i32> {
 
 /// Sends SIGKILL to every process that is in a group now, and lets it run.
 fn kill_members(folder: &Path) {
+    // Version 2 has a file for it, which misses nothing that is being born meanwhile, nor anything
+    // frozen.
+    if let Ok(mut kill) = File::options().write(true).open(folder.join("cgroup.kill"))
+        && kill.write_all(b"1").is_ok()
+    {
+        return;
+    }
     let pidfds: Vec<_> =
         members(folder).into_iter().filter_map(|pid| Some((pid, crate::process::pidfd(pid).ok()?))).collect();
     // A second look once the descriptors are there: a number alone may be somebody else's by now.
@@ -615,6 +716,28 @@ mod tests {
         let mounts = format!("20 31 0:36 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
         let cgroups = Cgroups::parse(&mounts, "0::/\n");
         assert!(missing(&cgroups, Controller::Memory).contains("not enabled for children"));
+    }
+
+    #[test]
+    fn a_sandbox_is_not_opened_while_its_group_is_only_promised() {
+        let (top, _) = unified("a");
+        let own = top.path().join("a/b");
+        fs::write(own.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        let mounts = format!("20 31 0:36 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
+        let user = User::Ordinary { id: 1001, bus: None };
+        let cgroups = Cgroups::parse_for(&user, &mounts, "0::/a/b\n");
+        let pending = cgroups.place(Controller::Memory).unwrap_err();
+        assert!(matches!(pending, Missing::Pending { way: Way::Own(group), .. } if *group == own));
+        let ceilings = Ceilings { memory_bytes: 1 << 20, cpu_thousandths: 1000, pids: 7 };
+        assert_eq!(cgroups.create("s", &ceilings).unwrap_err().action, "prepare");
+    }
+
+    #[test]
+    fn a_group_that_can_be_killed_at_once_is() {
+        let group = tempfile::tempdir().unwrap();
+        fs::write(group.path().join("cgroup.kill"), "").unwrap();
+        kill_members(group.path());
+        assert_eq!(fs::read_to_string(group.path().join("cgroup.kill")).unwrap(), "1");
     }
 
     #[test]

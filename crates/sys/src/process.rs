@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::check;
@@ -515,6 +517,18 @@ pub fn hasten(pid: i32) {
 pub fn can_write(path: &CStr) -> bool {
     // SAFETY: the path is a live string.
     unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// Whether a file or folder carries an extended attribute of this name with the value `1`.
+#[must_use]
+pub fn has_mark(path: &Path, name: &CStr) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let mut value = [0_u8; 2];
+    // SAFETY: both strings are live, and the buffer is of the stated size.
+    let length = unsafe {
+        libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast::<libc::c_void>(), value.len())
+    };
+    length == 1 && value[0] == b'1'
 }
 
 /// Space and entries of a file system, as `statfs` counts them.

@@ -3,7 +3,7 @@
 //!
 //! What a sandbox is made of, and where it stands:
 //!
-//! - [`probe`]: what this host lets it enforce, and why not.
+//! - [`probe`]: what this host lets it enforce, and why not. [`hindrances`] is a part of it.
 //! - [`files`]: the host's files in it, and what the program changed in them.
 //! - [`ids`]: the unprivileged user that a run is outside.
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
@@ -14,6 +14,7 @@ mod cpu;
 mod disk;
 mod etc;
 mod files;
+mod hindrances;
 mod ids;
 mod probe;
 mod root;
@@ -23,6 +24,7 @@ mod terminal;
 
 use std::ffi::CString;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
 use cofferdam_core::capability::{Capability, Gap, Offers};
@@ -37,26 +39,43 @@ pub use probe::Host;
 /// Runs programs in containers of this host.
 #[derive(Debug)]
 pub struct Container {
-    host: Host,
-    offers: Offers,
+    /// What was found when it was first asked for: an ordinary user's run gets a cgroup of its own
+    /// then, and a command that runs nothing in a container shouldn't.
+    found: OnceLock<(Host, Offers)>,
     /// A folder of ours: the guest agent's program is kept in it, and disks are made there.
     folder: PathBuf,
 }
 
 impl Container {
-    /// Looks at what this host has. Cheap enough for every run: a few small files are read.
+    /// Looks at what this host has, when that is first needed. Cheap enough for every run: a few small
+    /// files are read, and an ordinary user may get a cgroup ([`Host::look_for_runs`]).
     ///
     /// `folder` is one that only we can write; the first run puts the guest agent's program into it.
     #[must_use]
+    pub fn for_runs(folder: PathBuf) -> Self {
+        Container { found: OnceLock::new(), folder }
+    }
+
+    /// The same for a command that only looks: nothing is changed.
+    #[must_use]
     pub fn probe(folder: PathBuf) -> Self {
         let host = Host::look();
-        Container { offers: host.offers(), host, folder }
+        let offers = host.offers();
+        Container { found: OnceLock::from((host, offers)), folder }
+    }
+
+    fn found(&self) -> &(Host, Offers) {
+        self.found.get_or_init(|| {
+            let host = Host::look_for_runs();
+            let offers = host.offers();
+            (host, offers)
+        })
     }
 
     /// What was found on the host.
     #[must_use]
     pub fn host(&self) -> &Host {
-        &self.host
+        &self.found().0
     }
 }
 
@@ -70,17 +89,17 @@ const GROUP_PREFIX: &str = "cofferdam-";
 
 impl Backend for Container {
     fn offers(&self) -> &Offers {
-        &self.offers
+        &self.found().1
     }
 
     fn gaps(&self, grant: &Grant) -> Vec<Gap> {
-        let mut gaps = self.offers.missing(grant.asks());
-        gaps.extend(disk_beyond_memory(grant.limits(), disk::hindrance(self.host.root)));
+        let mut gaps = self.offers().missing(grant.asks());
+        gaps.extend(disk_beyond_memory(grant.limits(), disk::hindrance(self.host().root)));
         gaps
     }
 
     fn traces(&self, run: &RunId) -> Vec<String> {
-        let folders = self.host.cgroups.folders(&group_name(run));
+        let folders = self.host().cgroups.folders(&group_name(run));
         folders.iter().filter_map(|folder| Some(folder.to_str()?.to_owned())).collect()
     }
 
@@ -104,7 +123,8 @@ impl Backend for Container {
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             let session =
-                session::open(&self.host, &self.folder, &group_name(run), &grant, &self.gaps(&grant)).await?;
+                session::open(self.host(), &self.folder, &group_name(run), &grant, &self.gaps(&grant))
+                    .await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }

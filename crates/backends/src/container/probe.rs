@@ -15,7 +15,7 @@ use super::cpu::View;
 use super::files::HostFiles;
 use super::ids::RunIds;
 use super::root::Plan;
-use super::{root, session};
+use super::{hindrances, root, session};
 use crate::agent;
 
 /// What was found on the host.
@@ -27,6 +27,8 @@ pub struct Host {
     pub landlock: Result<u32, String>,
     /// Why user namespaces can't be made, if they can't.
     pub no_user_namespaces: Option<(String, String)>,
+    /// Why a container gets no `/proc` of its own, if it gets none.
+    pub no_proc: Option<(String, String)>,
     /// Why there is no seccomp filter, if there is none.
     pub no_seccomp: Option<(String, String)>,
     /// Whether we are root here.
@@ -37,13 +39,29 @@ impl Host {
     /// Looks, without changing anything.
     #[must_use]
     pub fn look() -> Self {
+        let (proc, root) = (Path::new("/proc"), process::effective_user() == 0);
+        let program = std::env::current_exe().unwrap_or_else(|_| "cofferdam".into());
+        let hindered = || if root { None } else { hindrances::for_ordinary_users(proc, &program) };
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Host {
             cgroups: Cgroups::discover(),
             landlock: landlock::abi().map_err(|error| error.to_string()),
-            no_user_namespaces: user_namespaces(Path::new("/proc")),
-            no_seccomp: seccomp(Path::new("/proc")),
-            root: process::effective_user() == 0,
+            no_user_namespaces: user_namespaces(proc).or_else(hindered),
+            no_proc: hindrances::masked_proc(&mounts),
+            no_seccomp: seccomp(proc),
+            root,
         }
+    }
+
+    /// The same for a command that starts sandboxes: gets a cgroup of our own where an ordinary user
+    /// needs one ([`Cgroups::prepare`]).
+    #[must_use]
+    pub fn look_for_runs() -> Self {
+        let mut host = Host::look();
+        if host.impossible().is_none() {
+            host.cgroups.prepare();
+        }
+        host
     }
 
     /// Starts a sandbox as a run would, without cgroups and without a program, and ends it. Gives
@@ -110,7 +128,7 @@ impl Host {
 
     /// Why there can be no container at all.
     fn impossible(&self) -> Option<(String, String)> {
-        self.no_user_namespaces.clone().or_else(|| self.no_seccomp.clone())
+        self.no_user_namespaces.clone().or_else(|| self.no_seccomp.clone()).or_else(|| self.no_proc.clone())
     }
 
     /// Why the part of the host that a capability stands on isn't there, whatever else is missing.
@@ -126,6 +144,10 @@ impl Host {
             _ => return None,
         };
         let missing = self.cgroups.place(controller).err()?;
+        // Nothing is missing yet: a run asks first, and is refused if it isn't given.
+        if let Missing::Pending { .. } = missing {
+            return None;
+        }
         Some((missing.to_string(), how_to_get(missing)))
     }
 
@@ -259,6 +281,17 @@ fn how_to_get(missing: &Missing) -> String {
         Missing::NotDelegated { controller, .. } => {
             format!("enable it above: echo +{controller} > /sys/fs/cgroup/cgroup.subtree_control")
         }
+        Missing::Pending { .. } => "start a run: it gets the cgroup first".into(),
+        Missing::NoScope { .. } => {
+            "log in through PAM with systemd (ssh, a console, `machinectl shell`), or have root call \
+             `loginctl enable-linger USER` and set XDG_RUNTIME_DIR=/run/user/UID; or start it in a cgroup \
+             that is yours alone: systemd-run --user --scope -p Delegate=yes cofferdam …"
+                .into()
+        }
+        Missing::Withheld { .. } => "as root: printf '[Service]\\nDelegate=cpu memory pids\\n' > \
+             /etc/systemd/system/user@.service.d/delegate.conf (make that folder first), then systemctl \
+             daemon-reload, and log in anew"
+            .into(),
     }
 }
 
@@ -288,6 +321,7 @@ mod tests {
             cgroups: Cgroups::parse("", ""),
             landlock: Err("ENOSYS".into()),
             no_user_namespaces: Some(("off".into(), "on".into())),
+            no_proc: None,
             no_seccomp: None,
             root: true,
         };
@@ -304,6 +338,7 @@ mod tests {
             cgroups: Cgroups::parse("", ""),
             landlock: Ok(7),
             no_user_namespaces: None,
+            no_proc: None,
             no_seccomp: None,
             root: true,
         };
@@ -320,6 +355,7 @@ mod tests {
             cgroups: Cgroups::parse("", ""),
             landlock: Ok(1),
             no_user_namespaces: None,
+            no_proc: None,
             no_seccomp: None,
             root: true,
         };

@@ -196,7 +196,7 @@ fn execute(
     let Prepared { mut request, policy, state, asked, mut keeper } = prepared;
     request.labels = labels;
     let host_fault = |message: String| Fault { code: FaultCode::HostError, message, fix: None };
-    let engine = Engine::open(host::candidates(&state), &state)
+    let engine = Engine::open(host::candidates_for_runs(&state), &state)
         .map_err(|error| report::state_fault(&error, &state))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

@@ -335,3 +335,21 @@ fn a_secret_that_was_typed_in_the_wrong_place_is_not_echoed() {
         assert!(!ran.stderr.contains("hunter2"), "{ran:?}");
     }
 }
+
+/// The kernel's `mount_too_revealing`: a user namespace gets a proc only where its makers see all of one.
+#[test]
+fn a_hidden_part_of_proc_is_refused_with_the_runtimes_own_fixes() {
+    needs_root!();
+    let product = product();
+    let run = ["run", "--profile", "internal", "--", "cat", "/proc/1/comm"];
+    let plain = product.call_after("", run);
+    assert_eq!(plain.code, 0, "{plain:?}");
+    let hidden = product.call_after("mount -t tmpfs tmpfs /proc/tty", run);
+    refused(&hidden);
+    for word in ["/proc/tty is mounted over", "systempaths=unmasked", "procMount: Unmasked", "privileged"] {
+        assert!(
+            hidden.stderr.split_whitespace().collect::<Vec<_>>().join(" ").contains(word),
+            "{word}: {hidden:?}"
+        );
+    }
+}

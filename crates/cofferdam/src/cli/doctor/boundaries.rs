@@ -289,6 +289,7 @@ mod tests {
             cgroups: cofferdam_sys::cgroup::Cgroups::parse("", ""),
             landlock: Ok(7),
             no_user_namespaces: None,
+            no_proc: None,
             no_seccomp: None,
             root: true,
         }

@@ -182,8 +182,10 @@ pub(super) struct CgroupFound {
     pub(super) controller: &'static str,
     /// The version of cgroups that has it, 1 or 2; null where none can be used.
     pub(super) version: Option<u8>,
-    /// The folder in which groups are made.
+    /// The folder in which groups are made; null where a run has to get one first.
     pub(super) folder: Option<String>,
+    /// What a run does first to get a group of its own, where it isn't root's and isn't there yet.
+    pub(super) a_run_first: Option<String>,
     /// Why it can't be used.
     pub(super) trouble: Option<Trouble>,
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use cofferdam_backends::container::Host;
 use cofferdam_core::capability::Capability;
-use cofferdam_sys::cgroup::{Controller, Version};
+use cofferdam_sys::cgroup::{Controller, Missing, Version};
 use cofferdam_sys::landlock;
 
 use super::findings::{
@@ -61,12 +61,18 @@ fn container_signs() -> Vec<String> {
 
 fn cgroup(container: &Host, controller: Controller) -> CgroupFound {
     let (place, capability) = (container.cgroups.place(controller), capability(controller));
+    let pending = match place {
+        Err(Missing::Pending { way, .. }) => Some(way.to_string()),
+        _ => None,
+    };
     CgroupFound {
         controller: controller.name(),
-        version: place.ok().map(|place| match place.version {
-            Version::V1 => 1,
-            Version::V2 => 2,
-        }),
+        version: match place.map(|place| place.version) {
+            Ok(Version::V1) => Some(1),
+            Ok(Version::V2) => Some(2),
+            Err(_) => pending.as_ref().map(|_| 2),
+        },
+        a_run_first: pending,
         folder: place.ok().map(|place| place.folder.to_string_lossy().into_owned()),
         trouble: container.lacks(capability).map(Trouble::from),
     }

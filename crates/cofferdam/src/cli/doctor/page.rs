@@ -220,7 +220,12 @@ impl Page<'_> {
         }
         for cgroup in &host.cgroups {
             let version = cgroup.version.unwrap_or_default();
-            let text = format!("v{version} {}", cgroup.folder.as_deref().unwrap_or_default());
+            let place = match (&cgroup.folder, &cgroup.a_run_first) {
+                (Some(folder), _) => format!(" {folder}"),
+                (None, Some(first)) => format!("; a run first {first}"),
+                (None, None) => String::new(),
+            };
+            let text = format!("v{version}{place}");
             self.there(&format!("cgroup {}", cgroup.controller), &text, cgroup.trouble.as_ref())?;
         }
         self.user_namespaces(host)?;
