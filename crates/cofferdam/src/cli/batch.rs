@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use clap::Args;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
@@ -288,13 +289,14 @@ impl Desk {
             batch.pool.shut();
         }
         while self.keeper.join_next().await.is_some() {}
-        // The last sender of answers is gone now. A second signal ends the wait for a slow reader.
-        while self.written.is_some() && self.tell.borrow().count < KILLS {
+        // The last sender of answers is gone now: what is still to be written is.
+        while self.written.is_some() {
             tokio::select! {
                 result = finished(&mut self.written) => if result.is_err() {
                     self.nothing_is_written(result);
                 },
                 signal = self.signals.next() => self.hear(signal),
+                () = patience(self.tell.subscribe()) => return,
             }
         }
     }
@@ -302,6 +304,17 @@ impl Desk {
 
 /// With the second signal, what runs is killed.
 const KILLS: usize = 2;
+
+/// How long a slow reader has after that to take what is answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Waits until a slow reader is not waited for any more.
+async fn patience(mut told: watch::Receiver<Told>) {
+    if told.wait_for(|told| told.count >= KILLS).await.is_err() {
+        std::future::pending::<()>().await; // nobody is left who could tell
+    }
+    tokio::time::sleep(LAST_ANSWERS).await;
+}
 
 /// SIGKILL, for what is told to a program whose end nobody waits for.
 const KILL: i32 = 9;
@@ -330,10 +343,9 @@ impl Batch {
             Err(Refused { id, fault }) => self.refused(id, BTreeMap::new(), fault),
         };
         let failed = answer.outcome.exit_code() != 0;
-        let mut told = self.told.clone();
         tokio::select! {
             _ = self.answers.send(answer) => {} // if nothing is written any more, that is said elsewhere
-            _ = told.wait_for(|told| told.count >= KILLS) => {} // nobody waits for a slow reader
+            () = patience(self.told.clone()) => {}
         }
         failed
     }
@@ -386,11 +398,7 @@ impl Batch {
     }
 
     /// The policy of a job: the batch's, and narrower where the job says so.
-    fn narrowed(
-        &self,
-        own: Option<&serde_json::Value>,
-        timeout: Option<std::time::Duration>,
-    ) -> Result<Policy, Fault> {
+    fn narrowed(&self, own: Option<&serde_json::Value>, timeout: Option<Duration>) -> Result<Policy, Fault> {
         let denied = |message: String, fix: &str| Fault {
             code: FaultCode::PolicyDenied,
             message,
