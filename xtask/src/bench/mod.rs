@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `start` | a fresh Python in a sandbox, against no sandbox, bubblewrap and runc |
 //! | `batch` | forty snippets in one batch, against forty runs of bubblewrap |
+//! | `daily` | a workspace, and no root, against a plain start as root |
 //! | `contender` | how each of those is started, and the proof that it did what it should |
 //! | `memory` | what a sandbox's own processes cost in memory |
 //! | `gate` | the limits of `limits.json`, and the comparison |
@@ -15,6 +16,7 @@
 
 mod batch;
 mod contender;
+mod daily;
 mod gate;
 mod memory;
 mod start;
@@ -33,7 +35,7 @@ use gate::Limits;
 /// The file with the gates, below the workspace's root.
 pub(crate) const LIMITS: &str = "limits.json";
 
-const BENCHMARKS: &[Benchmark] = &[batch::BENCHMARK, start::BENCHMARK];
+const BENCHMARKS: &[Benchmark] = &[batch::BENCHMARK, daily::BENCHMARK, start::BENCHMARK];
 
 /// One thing that can be measured.
 struct Benchmark {

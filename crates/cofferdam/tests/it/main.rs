@@ -17,6 +17,7 @@ mod results;
 mod rootless;
 mod run;
 mod terminal;
+mod workspace;
 
 use cofferdam_testkit::product::Product;
 
