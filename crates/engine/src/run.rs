@@ -282,9 +282,10 @@ impl<'a> Story<'a> {
         selected: Selected<'_>,
     ) -> Result<(Box<dyn Session>, RunLock), Unopened> {
         let Selected { name, backend, why, gaps } = selected;
-        // What was accepted as missing isn't in force, whatever the host has in general.
+        // What nobody asked for, or was accepted as missing, isn't in force, whatever the host has.
         let mut enforced = backend.offers().enforced().clone();
-        enforced.retain(|capability| gaps.iter().all(|gap| gap.capability != *capability));
+        let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
+        enforced.retain(|capability| grant.asks().contains(capability) && !missing(*capability));
         let opened = Event::SandboxOpened { backend: name, enforced, gaps: gaps.clone() };
         self.outcome.backend = Some((name, why));
         self.outcome.gaps = gaps;
@@ -305,7 +306,11 @@ impl<'a> Story<'a> {
         }
         match backend.open(self.run, grant).await {
             Ok(session) => Ok((session, lock)),
-            Err(error) => Err(Unopened::Failed(fault::of_backend(&error))),
+            Err(error) => Err(match fault::of_backend(&error) {
+                // What the requester can mend, and nothing of it ran.
+                fault if fault.code.blame() == Blame::Request => Unopened::Refused(fault),
+                fault => Unopened::Failed(fault),
+            }),
         }
     }
 

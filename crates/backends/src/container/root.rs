@@ -54,8 +54,9 @@ const HIDDEN_FOLDERS: [&str; 3] = ["acpi", "asound", "scsi"];
 /// Folders of `/proc` that can't be written, whatever their files' permissions say.
 const FROZEN: [&str; 4] = ["bus", "fs", "irq", "sys"];
 
-/// Places over which the new root can be mounted; hidden in the sandbox's namespace alone.
-const MOUNT_POINTS: [&str; 4] = ["/tmp", "/run", "/mnt", "/srv"];
+/// Places over which the new root can be mounted; hidden in the sandbox's namespace alone, so that it is
+/// one from which nothing is shown by its path.
+const MOUNT_POINTS: [&str; 7] = ["/tmp", "/run", "/mnt", "/srv", "/media", "/opt", "/boot"];
 
 /// Collects steps.
 struct Steps(Vec<Step>);
@@ -118,7 +119,7 @@ pub(super) fn steps(plan: &Plan<'_>) -> Vec<Step> {
     let mut made = Made::by(&steps.0);
     made.entries += files.workspace.as_ref().map_or(0, |plan| plan.survey.hidden.len() as u64);
     let on_disk = Limits { disk_bytes: Some(0), files: 0, ..limits.clone() };
-    let mut all = vec![new_root(if disk.is_some() { &on_disk } else { limits }, &made)];
+    let mut all = vec![new_root(if disk.is_some() { &on_disk } else { limits }, &made, files)];
     all.append(&mut steps.0);
     all
 }
@@ -150,7 +151,7 @@ impl Made {
 }
 
 /// The tmpfs that becomes the root, with its quota.
-fn new_root(limits: &Limits, made: &Made) -> Step {
+fn new_root(limits: &Limits, made: &Made, files: &HostFiles) -> Step {
     let options = format!(
         "mode=755,size={},nr_inodes={}",
         limits.disk_bytes().saturating_add(made.bytes),
@@ -158,7 +159,9 @@ fn new_root(limits: &Limits, made: &Made) -> Step {
     );
     let over = MOUNT_POINTS
         .iter()
-        .find(|path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()))
+        .find(|path| {
+            fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) && !files.are_below(Path::new(path))
+        })
         .unwrap_or(&"/tmp");
     Step::NewRoot { over: path(&[over]), options: path(&[&options]) }
 }
@@ -446,7 +449,9 @@ mod tests {
     #[test]
     fn a_limit_that_nothing_can_reach_does_not_overflow() {
         let limits = Limits { files: u64::MAX, disk_bytes: Some(u64::MAX), ..Limits::DEFAULT };
-        let Step::NewRoot { options, .. } = new_root(&limits, &Made { bytes: 1, entries: 1 }) else {
+        let Step::NewRoot { options, .. } =
+            new_root(&limits, &Made { bytes: 1, entries: 1 }, &HostFiles::default())
+        else {
             panic!("the first step is the root");
         };
         assert!(options.to_string_lossy().contains("18446744073709551615"));

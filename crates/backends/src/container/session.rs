@@ -145,7 +145,7 @@ pub(super) async fn open(
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
     Ok(ContainerSession {
-        enforced: enforced(host, &group, gaps),
+        enforced: enforced(host, &group, gaps, terminal),
         environment: grant.environment().to_vec(),
         python: grant.files().python.clone(),
         inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
@@ -195,12 +195,13 @@ pub(super) fn landlock(host: &Host) -> Option<Ruleset> {
 }
 
 /// What was set up, read from what was set up, without what this grant's own limits rule out.
-fn enforced(host: &Host, group: &Group, gaps: &[Gap]) -> BTreeSet<Capability> {
+fn enforced(host: &Host, group: &Group, gaps: &[Gap], terminal: bool) -> BTreeSet<Capability> {
     let offers = host.offers();
     let limited = |capability| match capability {
         Capability::Cpu => group.limits(Controller::Cpu),
         Capability::Memory => group.limits(Controller::Memory),
         Capability::Pids => group.limits(Controller::Pids) || !host.root, // by namespace then
+        Capability::Tty => terminal,
         _ => true,
     };
     let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);

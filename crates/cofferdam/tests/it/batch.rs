@@ -351,9 +351,29 @@ fn memory_stays_flat_over_two_hundred_jobs() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_refused_and_not_ignored() {
-    let ran = product().call(["batch", "--profile", "internal", "--out", "x"]).exits(125);
-    assert!(ran.stderr.contains("--out is not available"), "{ran:?}");
+fn results_go_to_a_folder_by_the_jobs_id() {
+    needs_root!();
+    let product = product();
+    let out = product.folder().join("results");
+    let lines = jobs(&[
+        json!({"id": "one", "code": "open('x', 'w').write('1')"}),
+        json!({"id": 2, "argv": ["sh", "-c", "cat data; mv data moved"], "files": {"data": "d"}}),
+        json!({"id": "one", "code": "print('again')"}),
+        json!({"id": "../up", "code": "print('up')"}),
+    ]);
+    let (ran, outcomes) = batch(&product, &["--out", out.to_str().unwrap()], &lines);
+    let _ = ran.exits(0);
+    assert_eq!(outcomes[0]["artifacts"][0]["path"], "x", "{}", outcomes[0]);
+    assert_eq!(std::fs::read_to_string(out.join("one/files/x")).unwrap(), "1");
+    assert_eq!(std::fs::read_to_string(out.join("2/files/moved")).unwrap(), "d");
+    for refused in &outcomes[2..] {
+        assert_eq!((&refused["end"], &refused["blame"]), (&json!("refused"), &json!("request")), "{refused}");
+    }
+    assert!(!product.folder().join("up").exists());
+}
+
+#[test]
+fn a_number_of_jobs_that_is_none_is_refused() {
     let ran = product().call(["batch", "--jobs", "0"]).exits(125);
     assert!(ran.stderr.contains("from 1 to 256"), "{ran:?}");
 }

@@ -101,6 +101,15 @@ impl HostFiles {
         Ok(ready)
     }
 
+    /// Whether something is shown by a path below a folder, which has to stay in sight for that.
+    pub(super) fn are_below(&self, folder: &Path) -> bool {
+        let workspace = self.workspace.as_ref().and_then(|plan| plan.lower.as_ref());
+        self.shown.iter().map(|place| &place.source).chain(workspace).any(|source| match source {
+            Source::Mount(_) => false,
+            Source::Path(path) => Path::new(std::ffi::OsStr::from_bytes(path.to_bytes())).starts_with(folder),
+        })
+    }
+
     /// Adds a mount that was made ready elsewhere; gives its position.
     pub(super) fn attach(&mut self, mount: OwnedFd) -> usize {
         self.mounts.push(mount);
