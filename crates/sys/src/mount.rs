@@ -101,29 +101,40 @@ impl OwnerMap {
     }
 }
 
-/// A child in a new user namespace that waits to be ended.
+/// A child in a new user namespace that waits to be ended. It shares our memory, so that making it copies
+/// nothing, and does nothing there.
 struct Sleeper {
     pid: libc::pid_t,
+    _stack: Box<[u8]>,
 }
+
+/// Room for two system calls' frames, in bytes.
+const STACK_BYTES: usize = 16 << 10;
 
 impl Sleeper {
     fn start() -> io::Result<Self> {
+        extern "C" fn sleep(_: *mut libc::c_void) -> libc::c_int {
+            // SAFETY: system calls that take numbers; neither fails, so that errno, which is ours too,
+            // isn't touched.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
         // A handler of ours must not run in the child, where it would act on what is shared.
         let _blocked = process::SignalsBlocked::all()?;
-        let flags = libc::CLONE_NEWUSER as libc::c_ulong | libc::SIGCHLD as libc::c_ulong;
-        // SAFETY: without CLONE_VM the child has its own copy of the address space, and all it does
-        // is to wait; it dies with us.
+        let mut stack = vec![0; STACK_BYTES].into_boxed_slice();
+        let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::SIGCHLD;
+        // SAFETY: the end of the stack is aligned to 16 bytes and within the allocation, which lives
+        // until the child has ended; the child only runs `sleep`, which touches nothing of ours.
         let pid = unsafe {
-            check(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0)).inspect(|&pid| {
-                if pid == 0 {
-                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    loop {
-                        libc::pause();
-                    }
-                }
-            })?
+            let top = stack.as_mut_ptr().add(STACK_BYTES);
+            let top = top.sub(top.addr() % 16);
+            libc::clone(sleep, top.cast(), flags, std::ptr::null_mut())
         };
-        Ok(Sleeper { pid: pid as libc::pid_t })
+        check(libc::c_long::from(pid)).map(|_| Sleeper { pid, _stack: stack })
     }
 }
 

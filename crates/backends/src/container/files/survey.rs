@@ -90,7 +90,7 @@ enum Wanted {
 impl Survey {
     /// Everything that is shown, to be copied.
     pub(super) fn of_everything(folder: BorrowedFd<'_>, hide: &[Pattern]) -> io::Result<Self> {
-        let mut survey = Walk { folder, hide, wanted: Wanted::All }.run()?.survey;
+        let mut survey = Walk::new(folder, hide, Wanted::All).run()?.survey;
         survey.foreign.sort(); // folders before what is in them
         Ok(survey)
     }
@@ -102,16 +102,16 @@ impl Survey {
         owners: bool,
     ) -> io::Result<Self> {
         if !owners {
-            return Ok(Walk { folder, hide, wanted: Wanted::Nothing }.run()?.survey);
+            return Ok(Walk::new(folder, hide, Wanted::Nothing).run()?.survey);
         }
         let top = rustix::fs::fstat(folder)?;
         let guess = Owner { user: top.st_uid, group: top.st_gid };
-        let first = Walk { folder, hide, wanted: Wanted::OtherThan(guess) }.run()?;
+        let first = Walk::new(folder, hide, Wanted::OtherThan(guess)).run()?;
         let most =
             first.others.iter().max_by_key(|(_, count)| **count).map(|(owner, count)| (*owner, *count));
         let mut found = match most {
             Some((owner, count)) if count > first.same => {
-                Survey { owner, ..Walk { folder, hide, wanted: Wanted::OtherThan(owner) }.run()?.survey }
+                Survey { owner, ..Walk::new(folder, hide, Wanted::OtherThan(owner)).run()?.survey }
             }
             _ => Survey { owner: guess, ..first.survey },
         };
@@ -151,12 +151,42 @@ struct Queue {
 
 struct Walk<'a> {
     folder: BorrowedFd<'a>,
-    hide: &'a [Pattern],
+    hide: Vec<Hidden<'a>>,
     wanted: Wanted,
 }
 
-/// Waiting folders from which on another thread pays.
-const WORTH_A_THREAD: usize = 16;
+impl<'a> Walk<'a> {
+    fn new(folder: BorrowedFd<'a>, hide: &'a [Pattern], wanted: Wanted) -> Self {
+        Walk { folder, hide: hide.iter().map(Hidden::new).collect(), wanted }
+    }
+}
+
+/// Waiting folders from which on another thread pays: each holds some dozens of entries.
+const WORTH_A_THREAD: usize = 3;
+
+/// A pattern with what a name must look like for it to match at all, which is quick to see.
+struct Hidden<'a> {
+    pattern: &'a Pattern,
+    /// What the name begins with.
+    start: &'a [u8],
+    /// Whether that is the whole name.
+    whole: bool,
+}
+
+impl<'a> Hidden<'a> {
+    fn new(pattern: &'a Pattern) -> Self {
+        let text = pattern.as_str();
+        let last = text.rsplit('/').next().unwrap_or(text);
+        let special = text.contains('{').then_some(0).or_else(|| last.find(['*', '?', '[', '\\']));
+        let start = &last.as_bytes()[..special.unwrap_or(last.len())];
+        Hidden { pattern, start, whole: special.is_none() }
+    }
+
+    fn matches(&self, name: &[u8], path: &[u8]) -> bool {
+        let looks = if self.whole { name == self.start } else { name.starts_with(self.start) };
+        looks && self.pattern.matches(path)
+    }
+}
 
 impl Walk<'_> {
     fn run(&self) -> io::Result<Found> {
@@ -231,7 +261,7 @@ impl Walk<'_> {
             }
             whole.truncate(stem);
             whole.extend_from_slice(name.to_bytes());
-            if self.hide.iter().any(|pattern| pattern.matches(&whole)) {
+            if self.hide.iter().any(|hidden| hidden.matches(name.to_bytes(), &whole)) {
                 found.survey.hidden.push(whole.clone());
                 continue;
             }
@@ -335,6 +365,45 @@ mod tests {
             let survey = Survey::of_what_needs_care(open.as_fd(), &hide, owners).unwrap();
             assert_eq!(strings(&survey.hidden), [".env", ".git/hooks", "a/b/.env.local"]);
             assert_eq!(survey.foreign, []);
+        }
+    }
+
+    #[test]
+    fn a_quick_look_at_a_name_never_changes_what_a_pattern_says() {
+        for text in [
+            "**/.env*",
+            "**/.git/hooks",
+            "a/*",
+            "**",
+            "x/**",
+            "*.txt",
+            "{a,b}/c",
+            "a{b,c}",
+            "[ab]c",
+            "\\*x",
+            "?",
+        ] {
+            let pattern = Pattern::new(text).unwrap();
+            let hidden = Hidden::new(&pattern);
+            for path in [
+                "a",
+                "b",
+                ".env",
+                "d/.envrc",
+                ".git/hooks",
+                "x/.git/hooks",
+                "hooks",
+                "a/b",
+                "b/c",
+                "ab",
+                "bc",
+                "*x",
+                "q.txt",
+            ] {
+                let name = path.rsplit('/').next().unwrap();
+                let quick = hidden.matches(name.as_bytes(), path.as_bytes());
+                assert_eq!(quick, pattern.matches(path.as_bytes()), "{text} and {path}");
+            }
         }
     }
 
