@@ -24,6 +24,7 @@ use std::pin::Pin;
 
 use crate::artifact::Collect;
 use crate::capability::{Capability, Gap, Offers};
+use crate::files::Files;
 use crate::grant::Grant;
 use crate::outcome::{LimitName, RunId, Usage};
 use crate::request::{Argv, File, FileName, Lang, Origin, Program, Script, Variable, WindowSize};
@@ -53,8 +54,8 @@ pub trait Backend: Send + Sync {
     /// [`BackendError::Host`] names what could not be removed.
     fn sweep(&self, traces: &[String]) -> Result<(), BackendError>;
 
-    /// Whether it can run a program at all.
-    fn fit(&self, program: &Program) -> Fit;
+    /// Whether it can run a program at all, with these files of the host.
+    fn fit(&self, program: &Program, files: &Files) -> Fit;
 
     /// Starts a sandbox that holds no more than `grant` allows.
     ///

@@ -99,7 +99,7 @@ fn consider<'a>(
         Ok(backend) => backend.as_ref(),
         Err(absent) => return Err(refuse(absent.why.clone(), vec![], absent.fix.clone())),
     };
-    let fits = match backend.fit(program) {
+    let fits = match backend.fit(program, grant.files()) {
         Fit::Yes { why } => why,
         Fit::No { why } => {
             return Err(refuse(why, vec![], "choose a backend that runs this program".into()));

@@ -4,7 +4,6 @@
 //! They hang nowhere until a launch attaches them ([`Step::Attach`](crate::launch::Step::Attach)),
 //! and are gone when their descriptor is closed. Making them needs root; whoever isn't binds by path.
 
-use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,20 +11,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use crate::launch::MountFlags;
 use crate::{check, process};
 
-/// Copies a part of the mount tree: the file or folder at a path, with what is mounted below it if
-/// `recursive`.
+/// Copies a part of the mount tree: a file or folder that is open, without what is mounted below it.
 ///
 /// # Errors
 ///
 /// What the kernel said: EPERM for who isn't root.
-pub fn copy_of(path: &CStr, recursive: bool) -> io::Result<OwnedFd> {
+pub fn copy_of(place: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // OPEN_TREE_CLONE and OPEN_TREE_CLOEXEC of `linux/mount.h`.
-    let mut flags = 1 | libc::O_CLOEXEC as libc::c_uint;
-    if recursive {
-        flags |= libc::AT_RECURSIVE as libc::c_uint;
-    }
+    let flags = 1 | libc::O_CLOEXEC | libc::AT_EMPTY_PATH;
     // SAFETY: the path is a live string.
-    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, place.as_raw_fd(), c"".as_ptr(), flags) })?;
     // SAFETY: the kernel just made this descriptor, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
@@ -163,8 +158,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("cofferdam-mount-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("x"), "1").unwrap();
-        let path = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
-        let copy = copy_of(&path, false).unwrap();
+        let copy = copy_of(fs::File::open(&folder).unwrap().as_fd()).unwrap();
         restrict(copy.as_fd(), MountFlags::READ_ONLY).unwrap();
         let inside = |name: &str| format!("/proc/self/fd/{}/{name}", copy.as_raw_fd());
         assert_eq!(fs::metadata(inside("x")).unwrap().uid(), 0);

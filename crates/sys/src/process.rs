@@ -251,19 +251,84 @@ impl Drop for ActingAs {
 
 /// Makes every permitted capability effective, which a change of the effective user undoes.
 fn raise_capabilities() -> io::Result<()> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
+    let mut sets = Capabilities::of_this_thread()?;
+    (sets.words[0], sets.words[3]) = (sets.words[1], sets.words[4]);
+    sets.set()
+}
+
+/// The capability sets of this thread.
+struct Capabilities {
+    /// Two times effective, permitted, inheritable.
+    words: [u32; 6],
+}
+
+/// The header of `capget(2)` and `capset(2)`, for _LINUX_CAPABILITY_VERSION_3 of `linux/capability.h`.
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+impl CapabilityHeader {
+    const OF_THIS_THREAD: CapabilityHeader = CapabilityHeader { version: 0x2008_0522, pid: 0 };
+}
+
+impl Capabilities {
+    fn of_this_thread() -> io::Result<Self> {
+        let mut header = CapabilityHeader::OF_THIS_THREAD;
+        let mut words = [0u32; 6];
+        // SAFETY: both structures are live and have the sizes that this version of the call uses.
+        check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) })?;
+        Ok(Capabilities { words })
     }
-    // _LINUX_CAPABILITY_VERSION_3 of `linux/capability.h`: two times effective, permitted, inheritable.
-    let mut header = Header { version: 0x2008_0522, pid: 0 };
-    let mut sets = [0u32; 6];
-    // SAFETY: both structures are live and have the sizes that this version of the calls uses.
+
+    /// Makes these, of the first 32, the only effective ones.
+    fn effective(&mut self, first: u32) {
+        (self.words[0], self.words[3]) = (first, 0);
+    }
+
+    fn set(&self) -> io::Result<()> {
+        let header = CapabilityHeader::OF_THIS_THREAD;
+        // SAFETY: as in `of_this_thread`.
+        check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, self.words.as_ptr()) }).map(drop)
+    }
+}
+
+/// Acts on files as another user from now on, for this thread alone and for good: with no capability but
+/// that of reading whatever there is. So [`may_write_at`] says what that user may.
+///
+/// # Errors
+///
+/// EPERM for who isn't root.
+pub fn read_as(user: u32, group: u32) -> io::Result<()> {
+    // CAP_DAC_READ_SEARCH of `linux/capability.h`.
+    const READING: u32 = 1 << 2;
+    // SAFETY: these take numbers; the calls are raw, since the C library's change all threads.
     unsafe {
-        check(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()))?;
-        (sets[0], sets[3]) = (sets[1], sets[4]);
-        check(libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr())).map(drop)
+        libc::syscall(libc::SYS_setfsgid, group);
+        libc::syscall(libc::SYS_setfsuid, user);
+    }
+    let mut sets = Capabilities::of_this_thread()?;
+    sets.effective(READING);
+    sets.set()
+}
+
+/// Whether the user that this thread acts on files as may write to something in a folder, a link
+/// itself rather than what it leads to.
+///
+/// # Errors
+///
+/// What the kernel said, other than that it may not: ENOENT if it is gone.
+pub fn may_write_at(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
+    let flags = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: the name is a live string.
+    let result = check(unsafe {
+        libc::syscall(libc::SYS_faccessat2, folder.as_raw_fd(), name.as_ptr(), libc::W_OK, flags)
+    });
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -12,6 +12,7 @@ use cofferdam_core::backend::{
     Backend, BackendError, Boxed, Ending, Exec, Fit, Left, Output, Running, Session,
 };
 use cofferdam_core::capability::{Capability, Gap, Offers};
+use cofferdam_core::files::Files;
 use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::request::{File, Program, WindowSize};
@@ -195,7 +196,7 @@ impl Backend for Scripted {
         Ok(())
     }
 
-    fn fit(&self, _: &Program) -> Fit {
+    fn fit(&self, _: &Program, _: &Files) -> Fit {
         Fit::Yes { why: "it is scripted".into() }
     }
 

@@ -65,7 +65,7 @@ fn starts(binary: &Path, folder: &Path) -> Result<Vec<Start>, Problem> {
         std::os::unix::fs::chown(&home, Some(user), Some(user)).map_err(Problem::at("give away", &home))?;
         Ok(home)
     };
-    let open = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder, open).map_err(Problem::at("open", folder))?;
     let copy = folder.join("cofferdam");
     fs::copy(binary, &copy).map_err(Problem::at("copy", binary))?;

@@ -7,7 +7,7 @@
 //! - [`files`]: the host's files in it, and what the program changed in them.
 //! - [`ids`]: the unprivileged user that a run is outside.
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
-//! - [`session`]: a sandbox that is open; [`running`]: a program in it, perhaps on a [`terminal`].
+//! - [`open`]: how all of it becomes a sandbox. [`session`]: a sandbox that is open; [`running`]: a program in it, perhaps on a [`terminal`].
 //! - [`disk`]: writable space beyond memory.
 
 mod cpu;
@@ -16,6 +16,7 @@ mod etc;
 mod files;
 mod hindrances;
 mod ids;
+mod open;
 mod probe;
 mod root;
 mod running;
@@ -28,6 +29,7 @@ use std::sync::OnceLock;
 
 use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
 use cofferdam_core::capability::{Capability, Gap, Offers};
+use cofferdam_core::files::Files;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::Limits;
@@ -107,8 +109,11 @@ impl Backend for Container {
         traces.iter().map(|trace| sweep_group(Path::new(trace))).fold(Ok(()), Result::and)
     }
 
-    fn fit(&self, program: &Program) -> Fit {
+    fn fit(&self, program: &Program, files: &Files) -> Fit {
         match program {
+            Program::Script(script) if script.lang == Lang::Python && files.python.is_some() => {
+                Fit::Yes { why: "it runs the interpreter that was named".into() }
+            }
             Program::Command(_) => Fit::Yes { why: "it runs any Linux program".into() },
             Program::Script(script) if !interpreter_path(script.lang).exists() => Fit::No {
                 why: format!(
@@ -123,8 +128,7 @@ impl Backend for Container {
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             let session =
-                session::open(self.host(), &self.folder, &group_name(run), &grant, &self.gaps(&grant))
-                    .await?;
+                open::open(self.host(), &self.folder, &group_name(run), &grant, &self.gaps(&grant)).await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }

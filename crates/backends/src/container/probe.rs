@@ -15,7 +15,7 @@ use super::cpu::View;
 use super::files::HostFiles;
 use super::ids::RunIds;
 use super::root::Plan;
-use super::{hindrances, root, session};
+use super::{hindrances, open, root};
 use crate::agent;
 
 /// What was found on the host.
@@ -95,8 +95,8 @@ impl Host {
             mounts: vec![],
             steps: root::steps(&Plan::plain(&Limits::DEFAULT, &cpu, &HostFiles::default())),
             cores: cpu.cores,
-            rlimits: session::rlimits(None),
-            landlock: session::landlock(self),
+            rlimits: open::rlimits(None),
+            landlock: open::landlock(self),
             seccomp: Some(filter::container()),
             program: agent::in_memory(),
             argv: vec![c"cofferdam-guest".into()],

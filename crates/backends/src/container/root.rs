@@ -15,7 +15,7 @@ use cofferdam_sys::launch::{MountFlags, Step};
 
 use super::cpu::View;
 use super::etc::{self, Entry};
-use super::files::{HostFiles, Place, Source, WorkspacePlan, c_path};
+use super::files::{HostFiles, Place, Source, c_path};
 use super::ids::USER;
 
 /// Where programs find their files; the working directory.
@@ -116,8 +116,7 @@ pub(super) fn steps(plan: &Plan<'_>) -> Vec<Step> {
     steps.attributes(c"/", MountFlags::READ_ONLY, false);
     steps.push(Step::Hostname(c"cofferdam".into()));
     steps.push(Step::Loopback);
-    let mut made = Made::by(&steps.0);
-    made.entries += files.workspace.as_ref().map_or(0, |plan| plan.survey.hidden.len() as u64);
+    let made = Made::by(&steps.0);
     let on_disk = Limits { disk_bytes: Some(0), files: 0, ..limits.clone() };
     let mut all = vec![new_root(if disk.is_some() { &on_disk } else { limits }, &made, files)];
     all.append(&mut steps.0);
@@ -307,10 +306,8 @@ impl Steps {
         self.folder("home");
         for (number, (name, mode, owned)) in WRITABLE.into_iter().enumerate() {
             self.push(Step::Folder { path: name.into(), mode, owned });
-            match workspace.and_then(|workspace| Some((workspace, workspace.lower.as_ref()?))) {
-                Some((workspace, lower)) if name == c"workspace" => {
-                    self.layered(plan.hidden_place(), workspace, lower);
-                }
+            match workspace.and_then(|workspace| workspace.lower.as_ref()) {
+                Some(lower) if name == c"workspace" => self.layered(plan.hidden_place(), lower),
                 _ if plan.disk.is_some() => {
                     let on_disk = path(&[&format!("../disk/writable{number}")]);
                     self.push(Step::Folder { path: on_disk.clone(), mode, owned });
@@ -319,8 +316,8 @@ impl Steps {
                 _ => self.bind(name, name),
             }
         }
-        if let Some(plan) = workspace.filter(|plan| plan.lower.is_none()) {
-            self.wait_for_filling(c"workspace", plan);
+        if workspace.is_some_and(|workspace| workspace.lower.is_none()) {
+            self.wait_for_filling(c"workspace");
         }
         if workspace.is_none_or(|plan| plan.lower.is_none()) {
             self.push(Step::HandOver { path: c"workspace".into() });
@@ -332,22 +329,20 @@ impl Steps {
     }
 
     /// The workspace: the host's folder, a cover over it, and the program's own layer on top.
-    fn layered(&mut self, place: &str, plan: &WorkspacePlan, lower: &Source) {
+    fn layered(&mut self, place: &str, lower: &Source) {
         self.bring("../lower", lower, true);
-        self.wait_for_filling(&path(&[place, "cover"]), plan);
+        self.wait_for_filling(&path(&[place, "cover"]));
+        self.attributes(c"../lower", MountFlags::READ_ONLY, false);
         self.push(Step::HandOver { path: path(&[place, "upper"]) });
-        let cover = if plan.needs_filling() { format!("{place}cover:") } else { String::new() };
         let options =
-            format!("lowerdir={cover}../lower,upperdir={place}upper,workdir={place}scratch,userxattr");
+            format!("lowerdir={place}cover:../lower,upperdir={place}upper,workdir={place}scratch,userxattr");
         self.mount(c"overlay", c"workspace", MountFlags::PLAIN, &path(&[&options]));
     }
 
-    /// Lets the host put files into a folder, if it has any to put.
-    fn wait_for_filling(&mut self, folder: &CStr, plan: &WorkspacePlan) {
-        if plan.needs_filling() {
-            self.push(Step::HandOver { path: folder.into() });
-            self.push(Step::Await);
-        }
+    /// Lets the host put files into a folder.
+    fn wait_for_filling(&mut self, folder: &CStr) {
+        self.push(Step::HandOver { path: folder.into() });
+        self.push(Step::Await);
     }
 
     /// Brings something of the host's to a place that is made for it.

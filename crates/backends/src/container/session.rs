@@ -4,48 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{BackendError, Boxed, Exec, Left, Running, Session, as_command};
-use cofferdam_core::capability::{Capability, Gap};
+use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Python;
-use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{LimitName, Usage};
 use cofferdam_core::request::{File, Lang, Variable, WindowSize};
-use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
-use cofferdam_sys::landlock::Ruleset;
-use cofferdam_sys::launch::{Ids, Launch, LaunchError, Launched, Resource};
-use cofferdam_sys::{fdpass, process, seccomp};
+use cofferdam_sys::launch::Launched;
+use cofferdam_sys::process;
 use tokio::sync::Mutex;
 
-use super::cpu::View;
-use super::files::{self, Base, Changes, HostFiles, Put};
+use super::files::{Base, Changes, Put};
 use super::ids::RunIds;
-use super::root::Plan;
-use super::running::{ContainerRunning, Inside, Pipes, Streams, watch};
+use super::open::{of_cgroup, of_launch};
+use super::running::{ContainerRunning, Inside, Pipes, Streams};
 use super::terminal::Terminal;
-use super::{Host, disk, interpreter, root};
-use crate::agent::{self, Agent};
-
-/// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
-/// core files, no real-time priority, and small bounds on what the kernel keeps for a user.
-const RLIMITS: [(Resource, u64); 6] = [
-    (Resource::Core, 0),
-    (Resource::LockedMemory, 8 << 20),
-    (Resource::MessageQueues, 800 << 10),
-    (Resource::OpenFiles, 1024),
-    (Resource::PendingSignals, 4096),
-    (Resource::RealTimePriority, 0),
-];
-
-/// The ceilings, with one on processes where no cgroup holds that.
-pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
-    let processes = processes.map(|most| (Resource::Processes, u64::from(most)));
-    RLIMITS.into_iter().chain(processes).collect()
-}
+use super::{interpreter, root};
 
 /// Where programs are looked for.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -60,153 +37,21 @@ const IMPATIENCE: Duration = Duration::from_millis(200);
 /// A container that is open.
 #[derive(Debug)]
 pub(super) struct ContainerSession {
-    enforced: BTreeSet<Capability>,
-    environment: Vec<Variable>,
+    pub(super) enforced: BTreeSet<Capability>,
+    pub(super) environment: Vec<Variable>,
     /// The Python that scripts run with, if it isn't the sandbox's own.
-    python: Option<Python>,
+    pub(super) python: Option<Python>,
     /// The processes, until they are dead. Before their cgroups, which are dropped next: a group can
     /// be removed only when it is empty.
-    launched: Launched,
-    inside: Arc<Inside>,
-    memory_bytes: u64,
-    halted: Option<Left>,
+    pub(super) launched: Launched,
+    pub(super) inside: Arc<Inside>,
+    pub(super) memory_bytes: u64,
+    pub(super) halted: Option<Left>,
     /// The folder of terminals, if there are to be any.
-    terminals: Option<OwnedFd>,
-    base: Base,
-    put: Put,
-    ids: RunIds,
-}
-
-fn of_cgroup(error: CgroupError) -> BackendError {
-    BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
-}
-
-fn of_launch(error: LaunchError) -> BackendError {
-    let LaunchError { action, source } = error;
-    match action.strip_prefix("mount overlay on ") {
-        Some(place) => BackendError::Files {
-            path: place.into(),
-            why: format!("the kernel mounts no overlay there: {source}"),
-            fix: "have it copied instead: --workspace DIR --copy".to_owned(),
-        },
-        None => BackendError::Host { action, source },
-    }
-}
-
-/// Starts a container. Its agent may still be on its way: what goes wrong there shows at the first
-/// thing that is asked of it.
-pub(super) async fn open(
-    host: &Host,
-    folder: &Path,
-    group: &str,
-    grant: &Grant,
-    gaps: &[Gap],
-) -> Result<ContainerSession, BackendError> {
-    let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
-    let mut files = HostFiles::prepare(grant.files(), ids.ids())?;
-    let limits = grant.limits();
-    let disk = if disk::is_needed(limits) && disk::hindrance(host.root).is_none() {
-        Some(files.attach(disk::make(&folder.join("disks"), limits, ids.ids())?))
-    } else {
-        None
-    };
-    let terminal = grant.asks().contains(&Capability::Tty);
-    let ceilings = Ceilings {
-        memory_bytes: limits.memory_bytes,
-        cpu_thousandths: limits.cpus.thousandths(),
-        pids: limits.pids.saturating_add(1), // the agent is one of them
-    };
-    let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
-    let cpu = View::choose(limits.cpus);
-    let (ours, theirs) = fdpass::pair().map_err(BackendError::host("make the control socket"))?;
-    let launch = Launch {
-        joins: group.joins().map_err(of_cgroup)?,
-        born_in: group.born_in().map_err(of_cgroup)?,
-        ids: ids.ids().clone(),
-        mounts: std::mem::take(&mut files.mounts),
-        steps: root::steps(&Plan { limits, cpu: &cpu, files: &files, terminal, disk }),
-        cores: cpu.cores,
-        rlimits: rlimits((!group.limits(Controller::Pids)).then_some(ceilings.pids)),
-        landlock: landlock(host),
-        seccomp: Some(seccomp::container()),
-        program: agent::kept_in(&folder.join("agent")),
-        argv: vec![c"cofferdam-guest".into()],
-        envp: vec![],
-        fds: vec![theirs.into()],
-    };
-    let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
-    let mut launched = launch.spawn().map_err(of_launch)?;
-    let terminals = if terminal {
-        Some(launched.handed_over().map_err(|error| explained(&mut launched, error))?)
-    } else {
-        None
-    };
-    let base = base(&mut launched, files, ids.ids())?;
-    let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
-    let agent = Agent::new(ours).map_err(BackendError::host("open the control socket"))?;
-    Ok(ContainerSession {
-        enforced: enforced(host, &group, gaps, terminal),
-        environment: grant.environment().to_vec(),
-        python: grant.files().python.clone(),
-        inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
-        launched,
-        memory_bytes: limits.memory_bytes,
-        halted: None,
-        terminals,
-        base,
-        put: Put::default(),
-        ids,
-    })
-}
-
-/// Does the host's part of a workspace, and gives what the program is shown.
-fn base(launched: &mut Launched, files: HostFiles, ids: &Ids) -> Result<Base, BackendError> {
-    let Some(plan) = files.workspace else { return Ok(Base::Empty) };
-    let cover = if plan.needs_filling() {
-        let folder = launched.handed_over().map_err(|error| explained(launched, error))?;
-        files::fill(folder.as_fd(), &plan, ids)?;
-        launched.go_on().map_err(|error| explained(launched, error))?;
-        Some(folder)
-    } else {
-        None
-    };
-    Ok(if plan.lower.is_some() {
-        Base::Layer { lower: plan.folder, cover }
-    } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // A clock tick earlier: inodes are stamped with the last tick, up to 10 ms old.
-        let since = now.saturating_sub(Duration::from_millis(10));
-        let since = (since.as_secs() as i64, i64::from(since.subsec_nanos()));
-        Base::Copy { source: plan.folder, hidden: plan.survey.hidden, since }
-    })
-}
-
-/// Why a set-up didn't hand over a folder: its own report, if it made one.
-fn explained(launched: &mut Launched, error: io::Error) -> BackendError {
-    let _ = launched.kill(); // it has closed its socket, so it is ending
-    launched.failure().map_or_else(|| BackendError::host("prepare the workspace")(error), of_launch)
-}
-
-/// The rules for this host's Landlock, if it can be used.
-pub(super) fn landlock(host: &Host) -> Option<Ruleset> {
-    let abi = *host.landlock.as_ref().ok()?;
-    let known = abi >= cofferdam_sys::landlock::MINIMUM_ABI;
-    known.then(|| Ruleset::new(abi, root::landlock_rules()))
-}
-
-/// What was set up, read from what was set up, without what this grant's own limits rule out.
-fn enforced(host: &Host, group: &Group, gaps: &[Gap], terminal: bool) -> BTreeSet<Capability> {
-    let offers = host.offers();
-    let limited = |capability| match capability {
-        Capability::Cpu => group.limits(Controller::Cpu),
-        Capability::Memory => group.limits(Controller::Memory),
-        Capability::Pids => group.limits(Controller::Pids) || !host.root, // by namespace then
-        Capability::Tty => terminal,
-        _ => true,
-    };
-    let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
-    let enforced = offers.enforced().iter().copied();
-    enforced.filter(|&capability| limited(capability) && !missing(capability)).collect()
+    pub(super) terminals: Option<OwnedFd>,
+    pub(super) base: Base,
+    pub(super) put: Put,
+    pub(super) ids: RunIds,
 }
 
 impl Session for ContainerSession {

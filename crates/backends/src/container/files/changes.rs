@@ -21,11 +21,11 @@ use super::survey::open_beneath;
 #[derive(Debug)]
 pub(in super::super) enum Base {
     /// A copy of a folder, of which nothing was changed before so many seconds and nanoseconds.
-    Copy { source: File, hidden: Vec<Vec<u8>>, since: (i64, i64) },
+    Copy { source: OwnedFd, hidden: Vec<Vec<u8>>, since: (i64, i64) },
     /// Nothing.
     Empty,
     /// A folder below the program's own layer, with a cover over it.
-    Layer { lower: File, cover: Option<OwnedFd> },
+    Layer { lower: OwnedFd, cover: OwnedFd },
 }
 
 /// A working directory whose program is dead.
@@ -77,8 +77,7 @@ impl Base {
             Base::Empty => None,
             Base::Copy { hidden, .. } if covers(hidden, path) => None,
             Base::Copy { source, .. } => open_beneath(source.as_fd(), path, flags).ok(),
-            Base::Layer { lower, cover: None } => open_beneath(lower.as_fd(), path, flags).ok(),
-            Base::Layer { lower, cover: Some(cover) } => {
+            Base::Layer { lower, cover } => {
                 let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
                 if ends.any(|end| is_white_out(cover.as_fd(), &path[..end])) {
                     return None;

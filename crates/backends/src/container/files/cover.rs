@@ -4,46 +4,55 @@
 //! program's user: the sandbox's file system knows no other.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_sys::launch::Ids;
 use cofferdam_sys::process;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::WorkspacePlan;
-use super::survey::{Foreign, Kind, open_beneath};
+use super::survey::{Foreign, Kind, Survey, open_beneath};
 
-/// Fills the folder that goes over a workspace, or the working directory itself.
+/// Fills the folder that goes over a workspace, or the working directory itself if there are no
+/// layers. `path` is the workspace's, for messages.
 ///
 /// # Errors
 ///
 /// [`BackendError::Files`] names what could not be copied.
 pub(in super::super) fn fill(
     target: BorrowedFd<'_>,
-    plan: &WorkspacePlan,
+    source: BorrowedFd<'_>,
+    path: &Path,
+    layered: bool,
+    survey: &Survey,
     ids: &Ids,
 ) -> Result<(), BackendError> {
+    if survey.foreign.is_empty() && (survey.hidden.is_empty() || !layered) {
+        return Ok(());
+    }
     let _acting = ids
         .root_outside
         .map(|_| process::ActingAs::user_and_group(ids.outside, ids.group_outside))
         .transpose()
         .map_err(BackendError::host("act as the sandbox's user"))?;
-    let mut cover = Cover { target, source: plan.folder.as_fd(), made: BTreeSet::new() };
-    if plan.lower.is_some() {
-        for path in &plan.survey.hidden {
-            cover.white_out(path).map_err(|error| failed(plan, path, &error))?;
+    let mut cover = Cover { target, source, made: BTreeSet::new() };
+    if layered {
+        for hidden in &survey.hidden {
+            cover.white_out(hidden).map_err(|error| failed(path, hidden, &error))?;
         }
     }
-    for entry in &plan.survey.foreign {
-        cover.copy(entry).map_err(|error| failed(plan, &entry.path, &error))?;
+    for entry in &survey.foreign {
+        cover.copy(entry).map_err(|error| failed(path, &entry.path, &error))?;
     }
     Ok(())
 }
 
-fn failed(plan: &WorkspacePlan, path: &[u8], error: &io::Error) -> BackendError {
+fn failed(workspace: &Path, path: &[u8], error: &io::Error) -> BackendError {
     let fix = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "copies count as the program's own disk: allow more --disk (and --memory), or --files"
@@ -51,7 +60,7 @@ fn failed(plan: &WorkspacePlan, path: &[u8], error: &io::Error) -> BackendError 
         _ => "make it readable, or hide it with `hide` in a policy",
     };
     BackendError::Files {
-        path: plan.path.join(String::from_utf8_lossy(path).as_ref()),
+        path: workspace.join(OsStr::from_bytes(path)),
         why: format!("it could not be copied: {error}"),
         fix: fix.to_owned(),
     }

@@ -13,22 +13,22 @@ mod changes;
 mod cover;
 mod survey;
 
-use std::ffi::{CStr, CString};
-use std::fs::{File, Metadata};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::files::{Files, Shown, Workspace};
 use cofferdam_sys::launch::{Ids, MountFlags};
 use cofferdam_sys::mount::{self, OwnerMap};
+use rustix::fs::{FileType, OFlags};
 
 pub(super) use changes::{Base, Changes, Put};
 pub(super) use cover::fill;
-use survey::{Owner, Survey};
+pub(super) use survey::Owner;
+use survey::{Kind, Surveying, Wanted};
 
 /// What is ready to be shown.
 #[derive(Debug, Default)]
@@ -66,37 +66,31 @@ pub(super) enum Source {
 pub(super) struct WorkspacePlan {
     /// The folder below the program's own layer; none if everything is copied instead.
     pub(super) lower: Option<Source>,
-    /// What to put over it, or all of it.
-    pub(super) survey: Survey,
+    /// The walk that finds what to put over it, or all that is to be copied.
+    pub(super) surveying: Surveying,
     /// The folder itself.
-    pub(super) folder: File,
+    pub(super) folder: OwnedFd,
     /// Its path, for messages.
     pub(super) path: PathBuf,
-}
-
-impl WorkspacePlan {
-    /// Whether something has to be put in place by the host before the program's layer is mounted.
-    pub(super) fn needs_filling(&self) -> bool {
-        self.lower.is_none() || !self.survey.hidden.is_empty() || !self.survey.foreign.is_empty()
-    }
 }
 
 /// The first Linux whose tmpfs has the attributes (`user.*`) in which an overlay notes what it needs.
 const OVERLAY_SINCE: (u32, u32) = (6, 6);
 
 impl HostFiles {
-    /// Looks at the files of a grant and makes ready what needs root for it.
+    /// Looks at the files of a grant and makes ready what needs root for it. `owner` is whose most of
+    /// the workspace is, if that is known to be somebody else than whose the folder itself is.
     ///
     /// # Errors
     ///
     /// [`BackendError::Files`] names the file and what to do.
-    pub(super) fn prepare(files: &Files, ids: &Ids) -> Result<Self, BackendError> {
+    pub(super) fn prepare(files: &Files, ids: &Ids, owner: Option<Owner>) -> Result<Self, BackendError> {
         let mut ready = HostFiles::default();
         for shown in outer_first(files)? {
             ready.show(shown, ids)?;
         }
         if let Some(workspace) = &files.workspace {
-            ready.workspace = Some(ready.plan(workspace, files, ids)?);
+            ready.workspace = Some(ready.plan(workspace, files, ids, owner)?);
         }
         Ok(ready)
     }
@@ -117,43 +111,34 @@ impl HostFiles {
     }
 
     fn show(&mut self, shown: &Shown, ids: &Ids) -> Result<(), BackendError> {
-        let failed =
-            |error: io::Error| refuse(&shown.host, &error, "name a file or folder that you can read");
-        let found = std::fs::metadata(&shown.host).map_err(failed)?;
-        if !found.is_dir() && !found.is_file() {
-            let why = "it is neither a regular file nor a folder".to_owned();
-            let fix = "show the folder that it is in, in which it will be out of reach".to_owned();
-            return Err(BackendError::Files { path: shown.host.clone(), why, fix });
-        }
-        let path = c_path(&shown.host);
+        let path = &shown.host;
+        let failed = |error: io::Error| refuse(path, &error, "name a file or folder that you can read");
+        let refused = |why: &str, fix: &str| BackendError::Files {
+            path: path.clone(),
+            why: why.to_owned(),
+            fix: fix.to_owned(),
+        };
+        let place = survey::open_as_resolved(path, OFlags::PATH).map_err(failed)?;
+        let found = stat(&place).map_err(failed)?;
+        let kind = Kind::of(FileType::from_raw_mode(found.st_mode));
+        let Some(kind @ (Kind::File | Kind::Folder)) = kind else {
+            let fix = "show the folder that it is in, in which it will be out of reach";
+            return Err(refused("it is neither a regular file nor a folder", fix));
+        };
+        let guest = shown.guest.as_c_str().to_str();
+        let guest =
+            guest.map_err(|_| refused("its name is no UTF-8", "give it another: --in HOST:/inputs/NAME"))?;
         let source = if ids.root_outside.is_some() {
-            let owner = Owner::of(&found);
-            let copy = self.make_ready(&path, owner, ids, found.is_dir()).map_err(failed)?;
-            Source::Mount(copy.0)
+            let owner = Owner { user: found.st_uid, group: found.st_gid };
+            let (copy, _) = copy_shown_as_ours(&place, owner, ids).map_err(failed)?;
+            mount::restrict(copy.as_fd(), MountFlags::READ_ONLY).map_err(failed)?;
+            Source::Mount(self.attach(copy))
         } else {
-            Source::Path(path)
+            Source::Path(c_path(path))
         };
-        let guest = shown.guest.as_c_str().to_string_lossy().trim_start_matches('/').to_owned();
-        self.shown.push(Place { source, guest, folder: found.is_dir() });
+        let guest = guest.trim_start_matches('/').to_owned();
+        self.shown.push(Place { source, guest, folder: kind == Kind::Folder });
         Ok(())
-    }
-
-    /// Copies a mount, read-only and with its owner shown as the program's user where that can be.
-    /// Gives its position, and whether the owner is mapped.
-    fn make_ready(&mut self, path: &CStr, owner: Owner, ids: &Ids, whole: bool) -> io::Result<(usize, bool)> {
-        let copy = mount::copy_of(path, false)?;
-        mount::restrict(copy.as_fd(), MountFlags::READ_ONLY)?;
-        let map = OwnerMap::new((owner.user, ids.outside), (owner.group, ids.group_outside))?;
-        let mapped = mount::show_as(copy.as_fd(), &map).is_ok();
-        let copy = if mapped || !whole {
-            copy
-        } else {
-            // As it is, then, with what is mounted below it.
-            let copy = mount::copy_of(path, false)?;
-            mount::restrict(copy.as_fd(), MountFlags::READ_ONLY)?;
-            copy
-        };
-        Ok((self.attach(copy), mapped))
     }
 
     fn plan(
@@ -161,6 +146,7 @@ impl HostFiles {
         workspace: &Workspace,
         files: &Files,
         ids: &Ids,
+        owner: Option<Owner>,
     ) -> Result<WorkspacePlan, BackendError> {
         let path = workspace.host.clone();
         let failed =
@@ -170,27 +156,41 @@ impl HostFiles {
             let fix = "copy it instead: --copy".to_owned();
             return Err(BackendError::Files { path, why, fix });
         }
-        let folder = survey::open_folder(&path).map_err(failed)?;
+        let folder = survey::open_as_resolved(&path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+        let found = stat(&folder).map_err(failed)?;
+        let owner = owner.unwrap_or(Owner { user: found.st_uid, group: found.st_gid });
         let as_root = ids.root_outside.is_some();
-        let mut survey = if workspace.copy {
-            Survey::of_everything(folder.as_fd(), &files.hidden()).map_err(failed)?
-        } else {
-            Survey::of_what_needs_care(folder.as_fd(), &files.hidden(), as_root).map_err(failed)?
-        };
-        let lower = if workspace.copy {
-            None
+        let mut walked = folder.try_clone().map_err(failed)?;
+        let (lower, wanted) = if workspace.copy {
+            (None, Wanted::All)
         } else if as_root {
-            let (at, mapped) = self.make_ready(&c_path(&path), survey.owner, ids, false).map_err(failed)?;
-            if !mapped {
-                // Nothing in it would be the program's to change: all of it has to be copied.
-                survey = Survey::of_everything(folder.as_fd(), &files.hidden()).map_err(failed)?;
+            let (copy, mapped) = copy_shown_as_ours(&folder, owner, ids).map_err(failed)?;
+            if mapped {
+                walked = copy.try_clone().map_err(failed)?;
+                let shown_as = Owner { user: ids.outside, group: ids.group_outside };
+                (Some(Source::Mount(self.attach(copy))), Wanted::Foreign { owner, shown_as })
+            } else {
+                (None, Wanted::All) // nothing in it would be the program's to change
             }
-            mapped.then_some(Source::Mount(at))
         } else {
-            Some(Source::Path(c_path(&path)))
+            (Some(Source::Path(c_path(&path))), Wanted::Names)
         };
-        Ok(WorkspacePlan { lower, survey, folder, path })
+        let surveying = Surveying::start(walked, files.hidden(), wanted).map_err(failed)?;
+        Ok(WorkspacePlan { lower, surveying, folder, path })
     }
+}
+
+fn stat(place: &OwnedFd) -> io::Result<rustix::fs::Stat> {
+    Ok(rustix::fs::fstat(place)?)
+}
+
+/// A copy of a mount in which one owner is shown as the program's user, if the file system knows how:
+/// the second half says so. What is mounted below it isn't in it.
+fn copy_shown_as_ours(place: &OwnedFd, owner: Owner, ids: &Ids) -> io::Result<(OwnedFd, bool)> {
+    let copy = mount::copy_of(place.as_fd())?;
+    let map = OwnerMap::new((owner.user, ids.outside), (owner.group, ids.group_outside))?;
+    let mapped = mount::show_as(copy.as_fd(), &map).is_ok();
+    Ok((copy, mapped))
 }
 
 /// What is shown, outer places first. One inside another is there already if it lies there on the
@@ -227,12 +227,6 @@ fn kernel_version() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|text| text.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
-impl Owner {
-    fn of(found: &Metadata) -> Self {
-        Owner { user: found.uid(), group: found.gid() }
-    }
 }
 
 pub(super) fn c_path(path: &Path) -> CString {

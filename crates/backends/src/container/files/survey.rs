@@ -1,22 +1,26 @@
 //! One walk through a workspace, by name: what isn't shown, and what can't be changed in place.
 //!
-//! Names alone are read, which is quick; as root each entry's owner too, since only one owner can be
-//! shown as the program's user. No link is followed and no other file system is entered.
+//! Names alone are read, which is quick; as root it is also asked of each entry whether the program could
+//! write it, since only one owner can be shown as the program's user. No link is followed and no other
+//! file system is entered. The walk has threads of its own, beside which the sandbox is set up.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
+use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use cofferdam_core::files::Pattern;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, StatxFlags};
+use cofferdam_sys::process;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, StatxFlags};
 
 /// A user and a group of the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Owner {
+pub(in super::super) struct Owner {
     pub(super) user: u32,
     pub(super) group: u32,
 }
@@ -28,8 +32,8 @@ pub(in super::super) struct Survey {
     pub(in super::super) hidden: Vec<Vec<u8>>,
     /// What has to be copied: another's, or everything.
     pub(super) foreign: Vec<Foreign>,
-    /// The owner of most of it.
-    pub(super) owner: Owner,
+    /// Whose most of it is, if that is somebody else than was thought.
+    pub(in super::super) most: Option<Owner>,
 }
 
 /// An entry that has to be copied.
@@ -59,10 +63,11 @@ impl Kind {
     }
 }
 
-/// Opens the folder that a walk begins at.
-pub(super) fn open_folder(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+/// Opens a file or folder of the host by its path, in which no link may be left: whoever could swap a
+/// part of it for a link since it was resolved gets an error.
+pub(super) fn open_as_resolved(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(rustix::fs::openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
 }
 
 /// Opens something below a folder. Nothing leads out: no link, no `..`, no other file system.
@@ -77,71 +82,116 @@ pub(super) fn open_beneath(folder: BorrowedFd<'_>, path: &[u8], flags: OFlags) -
 }
 
 /// What a walk looks for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// Everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Everything that is shown, to be copied.
     All,
-    /// What belongs to somebody else.
-    OtherThan(Owner),
+    /// Hidden names, and what a user and a group of the host's, shown as others, may not write although
+    /// it isn't theirs. The walk acts as those others, and sees the folder as they will.
+    Foreign {
+        /// Whose entries are shown as the program's.
+        owner: Owner,
+        /// As whom they are shown.
+        shown_as: Owner,
+    },
     /// Hidden names alone.
-    Nothing,
+    Names,
 }
 
-impl Survey {
-    /// Everything that is shown, to be copied.
-    pub(super) fn of_everything(folder: BorrowedFd<'_>, hide: &[Pattern]) -> io::Result<Self> {
-        let mut survey = Walk::new(folder, hide, Wanted::All).run()?.survey;
+/// A walk that is under way, on threads of its own.
+#[derive(Debug)]
+pub(in super::super) struct Surveying {
+    threads: Vec<JoinHandle<Found>>,
+    walk: Arc<Walk>,
+}
+
+/// Threads for a walk: it is bound by the processor, and larger trees are seldom.
+const MOST_THREADS: usize = 4;
+
+impl Surveying {
+    /// Starts a walk through a folder.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN where no further thread may be started.
+    pub(super) fn start(folder: OwnedFd, hide: Vec<Pattern>, wanted: Wanted) -> io::Result<Self> {
+        let hide = hide.into_iter().map(Hidden::new).collect();
+        let queue = Queue { folders: vec![vec![]], busy: 0, failure: None };
+        let walk = Walk { folder, hide, wanted, queue: Mutex::new(queue), changed: Condvar::new() };
+        let mut surveying = Surveying { threads: vec![], walk: Arc::new(walk) };
+        let most = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+        for _ in 0..most {
+            let walk = Arc::clone(&surveying.walk);
+            match std::thread::Builder::new().spawn(move || walk.help()) {
+                Ok(thread) => surveying.threads.push(thread),
+                Err(error) if surveying.threads.is_empty() => return Err(error),
+                Err(_) => break, // those that run can do it all
+            }
+        }
+        Ok(surveying)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said about a folder.
+    pub(in super::super) fn finish(self) -> io::Result<Survey> {
+        let mut found = Found::default();
+        for thread in self.threads {
+            found.add(thread.join().map_err(|_| io::Error::other("a walk through the workspace panicked"))?);
+        }
+        if let Some(error) = lock(&self.walk.queue).failure.take() {
+            return Err(error);
+        }
+        let mut survey = found.survey;
+        survey.hidden.sort();
         survey.foreign.sort(); // folders before what is in them
+        survey.most = match self.walk.wanted {
+            Wanted::Foreign { owner, .. } => found.counts.most(owner),
+            _ => None,
+        };
         Ok(survey)
     }
+}
 
-    /// Hidden names and, if `owners` matter, what doesn't belong to whom most of it belongs to.
-    pub(super) fn of_what_needs_care(
-        folder: BorrowedFd<'_>,
-        hide: &[Pattern],
-        owners: bool,
-    ) -> io::Result<Self> {
-        if !owners {
-            return Ok(Walk::new(folder, hide, Wanted::Nothing).run()?.survey);
-        }
-        let top = rustix::fs::fstat(folder)?;
-        let guess = Owner { user: top.st_uid, group: top.st_gid };
-        let first = Walk::new(folder, hide, Wanted::OtherThan(guess)).run()?;
-        let most =
-            first.others.iter().max_by_key(|(_, count)| **count).map(|(owner, count)| (*owner, *count));
-        let mut found = match most {
-            Some((owner, count)) if count > first.same => {
-                Survey { owner, ..Walk::new(folder, hide, Wanted::OtherThan(owner)).run()?.survey }
-            }
-            _ => Survey { owner: guess, ..first.survey },
-        };
-        found.foreign.sort();
-        Ok(found)
+/// Whose entries there are.
+#[derive(Debug, Default)]
+struct Counts {
+    /// What belongs to whom was asked about, or can be written all the same.
+    same: usize,
+    /// What belongs to others.
+    others: BTreeMap<Owner, usize>,
+}
+
+impl Counts {
+    /// Whose most of it is, if that is somebody else's.
+    fn most(&self, asked: Owner) -> Option<Owner> {
+        let (owner, count) = self.others.iter().max_by_key(|(_, count)| **count)?;
+        (*count > self.same && *owner != asked).then_some(*owner)
     }
 }
 
-/// What one walk, or a part of it, found.
-#[derive(Default)]
+/// What a walk, or a part of it, found.
+#[derive(Debug, Default)]
 struct Found {
     survey: Survey,
-    /// Entries of the owner that was asked about.
-    same: usize,
-    /// Entries of others.
-    others: BTreeMap<Owner, usize>,
+    counts: Counts,
 }
 
 impl Found {
     fn add(&mut self, other: Found) {
         self.survey.hidden.extend(other.survey.hidden);
         self.survey.foreign.extend(other.survey.foreign);
-        self.same += other.same;
-        for (owner, count) in other.others {
-            *self.others.entry(owner).or_default() += count;
+        self.counts.same += other.counts.same;
+        for (owner, count) in other.counts.others {
+            *self.counts.others.entry(owner).or_default() += count;
         }
     }
 }
 
 /// Folders that are still to be read, for as many threads as help.
+#[derive(Debug)]
 struct Queue {
     folders: Vec<Vec<u8>>,
     /// Threads that are reading one, and may add more.
@@ -149,98 +199,94 @@ struct Queue {
     failure: Option<io::Error>,
 }
 
-struct Walk<'a> {
-    folder: BorrowedFd<'a>,
-    hide: Vec<Hidden<'a>>,
+#[derive(Debug)]
+struct Walk {
+    folder: OwnedFd,
+    hide: Vec<Hidden>,
     wanted: Wanted,
+    queue: Mutex<Queue>,
+    changed: Condvar,
 }
 
-impl<'a> Walk<'a> {
-    fn new(folder: BorrowedFd<'a>, hide: &'a [Pattern], wanted: Wanted) -> Self {
-        Walk { folder, hide: hide.iter().map(Hidden::new).collect(), wanted }
-    }
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// Waiting folders from which on another thread pays: each holds some dozens of entries.
-const WORTH_A_THREAD: usize = 3;
 
 /// A pattern with what a name must look like for it to match at all, which is quick to see.
-struct Hidden<'a> {
-    pattern: &'a Pattern,
+#[derive(Debug)]
+struct Hidden {
+    pattern: Pattern,
     /// What the name begins with.
-    start: &'a [u8],
+    start: Vec<u8>,
     /// Whether that is the whole name.
     whole: bool,
 }
 
-impl<'a> Hidden<'a> {
-    fn new(pattern: &'a Pattern) -> Self {
+impl Hidden {
+    fn new(pattern: Pattern) -> Self {
         let text = pattern.as_str();
         let last = text.rsplit('/').next().unwrap_or(text);
         let special = text.contains('{').then_some(0).or_else(|| last.find(['*', '?', '[', '\\']));
-        let start = &last.as_bytes()[..special.unwrap_or(last.len())];
+        let start = last.as_bytes()[..special.unwrap_or(last.len())].to_vec();
         Hidden { pattern, start, whole: special.is_none() }
     }
 
     fn matches(&self, name: &[u8], path: &[u8]) -> bool {
-        let looks = if self.whole { name == self.start } else { name.starts_with(self.start) };
+        let looks = if self.whole { name == self.start } else { name.starts_with(&self.start) };
         looks && self.pattern.matches(path)
     }
 }
 
-impl Walk<'_> {
-    fn run(&self) -> io::Result<Found> {
-        let queue = Mutex::new(Queue { folders: vec![vec![]], busy: 0, failure: None });
-        let changed = Condvar::new();
-        let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(8));
-        let mut all = std::thread::scope(|scope| {
-            let mut found = Found::default();
-            let mut helpers = vec![];
-            while let Some(path) = next(&queue, &changed) {
-                let waiting = self.read(&path, &queue, &changed, &mut found);
-                if waiting > WORTH_A_THREAD && helpers.is_empty() {
-                    helpers.extend((1..threads).map(|_| scope.spawn(|| self.help(&queue, &changed))));
-                }
-            }
-            for helper in helpers {
-                found.add(helper.join().unwrap_or_default()); // a panic has been reported by itself
-            }
-            found
-        });
-        if let Some(error) = queue.into_inner().unwrap_or_else(PoisonError::into_inner).failure {
-            return Err(error);
-        }
-        all.survey.hidden.sort();
-        Ok(all)
-    }
-
-    fn help(&self, queue: &Mutex<Queue>, changed: &Condvar) -> Found {
+impl Walk {
+    /// Reads folders until none is left.
+    fn help(&self) -> Found {
         let mut found = Found::default();
-        while let Some(path) = next(queue, changed) {
-            self.read(&path, queue, changed, &mut found);
+        if let Wanted::Foreign { shown_as, .. } = self.wanted
+            && let Err(error) = process::read_as(shown_as.user, shown_as.group)
+        {
+            self.fail(error);
+        }
+        while let Some(path) = self.next() {
+            let mut folders = vec![];
+            let result = self.entries(&path, &mut folders, &mut found);
+            {
+                let mut queue = lock(&self.queue);
+                queue.busy -= 1;
+                queue.folders.append(&mut folders);
+            }
+            self.changed.notify_all();
+            if let Err(error) = result {
+                self.fail(error);
+            }
         }
         found
     }
 
-    /// Reads one folder and queues those in it. Says how many wait.
-    fn read(&self, path: &[u8], queue: &Mutex<Queue>, changed: &Condvar, found: &mut Found) -> usize {
-        let mut folders = vec![];
-        let result = self.entries(path, &mut folders, found);
-        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.busy -= 1;
-        match result {
-            Ok(()) => queue.folders.append(&mut folders),
-            Err(error) => {
-                queue.folders.clear();
-                queue.failure.get_or_insert(error);
+    /// The next folder to read; none when all are read, or one couldn't be.
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if queue.failure.is_some() {
+                return None;
             }
+            if let Some(path) = queue.folders.pop() {
+                queue.busy += 1;
+                return Some(path);
+            }
+            if queue.busy == 0 {
+                return None;
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        changed.notify_all();
-        queue.folders.len()
+    }
+
+    fn fail(&self, error: io::Error) {
+        lock(&self.queue).failure.get_or_insert(error);
+        self.changed.notify_all();
     }
 
     fn entries(&self, path: &[u8], folders: &mut Vec<Vec<u8>>, found: &mut Found) -> io::Result<()> {
-        let opened = open_beneath(self.folder, path, OFlags::RDONLY | OFlags::DIRECTORY);
+        let opened = open_beneath(self.folder.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY);
         let folder = match opened {
             Ok(folder) => folder,
             Err(error) if !path.is_empty() && is_nothing_to_see(&error) => return Ok(()),
@@ -265,8 +311,8 @@ impl Walk<'_> {
                 found.survey.hidden.push(whole.clone());
                 continue;
             }
-            let kind = self.look(folder.as_fd(), name, entry.file_type(), &whole, found)?;
-            if kind == Some(Kind::Folder) {
+            let seen = Seen { folder: folder.as_fd(), name, path: &whole };
+            if self.look(&seen, entry.file_type(), found)? == Some(Kind::Folder) {
                 folders.push(whole.clone());
             }
         }
@@ -274,55 +320,64 @@ impl Walk<'_> {
     }
 
     /// Looks at one entry that is shown; gives what it is, unless it is gone meanwhile.
-    fn look(
-        &self,
-        folder: BorrowedFd<'_>,
-        name: &std::ffi::CStr,
-        kind: FileType,
-        path: &[u8],
-        found: &mut Found,
-    ) -> io::Result<Option<Kind>> {
-        let by_name = Kind::of(kind);
-        let foreign = |kind: Kind| Foreign { path: path.to_vec(), kind };
-        if kind != FileType::Unknown && !matches!(self.wanted, Wanted::OtherThan(_)) {
-            if self.wanted == Wanted::All {
-                found.survey.foreign.extend(by_name.map(foreign));
-            }
-            return Ok(by_name);
-        }
-        let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::GID;
-        let stat = match rustix::fs::statx(folder, name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
-            Ok(stat) => stat,
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(error.into()),
+    fn look(&self, seen: &Seen<'_>, kind: FileType, found: &mut Found) -> io::Result<Option<Kind>> {
+        let kind = if kind == FileType::Unknown {
+            let Some((kind, _)) = seen.stat()? else { return Ok(None) };
+            kind
+        } else {
+            kind
         };
-        let Some(kind) = Kind::of(FileType::from_raw_mode(stat.stx_mode.into())) else { return Ok(None) };
-        let owner = Owner { user: stat.stx_uid, group: stat.stx_gid };
-        match self.wanted {
-            Wanted::Nothing => {}
-            Wanted::OtherThan(same) if same == owner => found.same += 1,
-            Wanted::OtherThan(_) => {
-                *found.others.entry(owner).or_default() += 1;
-                found.survey.foreign.push(foreign(kind));
-            }
-            Wanted::All => found.survey.foreign.push(foreign(kind)),
+        let kind = Kind::of(kind);
+        match (self.wanted, kind) {
+            (Wanted::All, Some(kind)) => found.survey.foreign.push(seen.foreign(kind)),
+            (Wanted::Foreign { owner, .. }, Some(kind)) => seen.weigh(kind, owner, found)?,
+            _ => {}
         }
-        Ok(Some(kind))
+        Ok(kind)
     }
 }
 
-/// The next folder to read; none when all are read.
-fn next(queue: &Mutex<Queue>, changed: &Condvar) -> Option<Vec<u8>> {
-    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        if let Some(path) = queue.folders.pop() {
-            queue.busy += 1;
-            return Some(path);
+/// An entry that a walk has come to.
+struct Seen<'a> {
+    folder: BorrowedFd<'a>,
+    name: &'a CStr,
+    /// Its path from the workspace on.
+    path: &'a [u8],
+}
+
+impl Seen<'_> {
+    fn foreign(&self, kind: Kind) -> Foreign {
+        Foreign { path: self.path.to_vec(), kind }
+    }
+
+    /// What it is and whose; none if it is gone.
+    fn stat(&self) -> io::Result<Option<(FileType, Owner)>> {
+        let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::GID;
+        match rustix::fs::statx(self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
+            Ok(stat) => {
+                let owner = Owner { user: stat.stx_uid, group: stat.stx_gid };
+                Ok(Some((FileType::from_raw_mode(stat.stx_mode.into()), owner)))
+            }
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        if queue.busy == 0 {
-            return None;
+    }
+
+    /// Notes it if the program couldn't make it writable: what can be written is nobody's business.
+    fn weigh(&self, kind: Kind, owner: Owner, found: &mut Found) -> io::Result<()> {
+        match process::may_write_at(self.folder, self.name) {
+            Ok(true) => found.counts.same += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(false) => match self.stat()? {
+                Some((_, whose)) if whose != owner => {
+                    *found.counts.others.entry(whose).or_default() += 1;
+                    found.survey.foreign.push(self.foreign(kind));
+                }
+                _ => found.counts.same += 1,
+            },
         }
-        queue = changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        Ok(())
     }
 }
 
@@ -344,6 +399,19 @@ mod tests {
         texts.iter().map(|text| Pattern::new(text).unwrap()).collect()
     }
 
+    fn survey(folder: &Path, hide: &[Pattern], wanted: Wanted) -> Survey {
+        let folder = open_as_resolved(&folder.canonicalize().unwrap(), OFlags::RDONLY).unwrap();
+        Surveying::start(folder, hide.to_vec(), wanted).unwrap().finish().unwrap()
+    }
+
+    /// Whoever a folder belongs to, shown as who they are.
+    fn ours(folder: &Path) -> Wanted {
+        use std::os::unix::fs::MetadataExt;
+        let found = fs::metadata(folder).unwrap();
+        let owner = Owner { user: found.uid(), group: found.gid() };
+        Wanted::Foreign { owner, shown_as: owner }
+    }
+
     fn strings(paths: &[Vec<u8>]) -> Vec<String> {
         paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
     }
@@ -359,10 +427,12 @@ mod tests {
             fs::write(at(path), "").unwrap();
         }
         std::os::unix::fs::symlink("/", at("x/root")).unwrap();
-        let open = open_folder(folder.path()).unwrap();
         let hide = patterns(&["**/.env*", "**/.git/hooks"]);
-        for owners in [false, true] {
-            let survey = Survey::of_what_needs_care(open.as_fd(), &hide, owners).unwrap();
+        for wanted in [Wanted::Names, ours(folder.path())] {
+            if wanted != Wanted::Names && process::effective_user() != 0 {
+                continue; // only root asks whose files are
+            }
+            let survey = survey(folder.path(), &hide, wanted);
             assert_eq!(strings(&survey.hidden), [".env", ".git/hooks", "a/b/.env.local"]);
             assert_eq!(survey.foreign, []);
         }
@@ -384,7 +454,7 @@ mod tests {
             "?",
         ] {
             let pattern = Pattern::new(text).unwrap();
-            let hidden = Hidden::new(&pattern);
+            let hidden = Hidden::new(pattern.clone());
             for path in [
                 "a",
                 "b",
@@ -416,8 +486,7 @@ mod tests {
         }
         let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
         std::os::unix::fs::symlink("d1", folder.path().join("link")).unwrap();
-        let open = open_folder(folder.path()).unwrap();
-        let survey = Survey::of_everything(open.as_fd(), &[]).unwrap();
+        let survey = survey(folder.path(), &[], Wanted::All);
         assert_eq!(survey.foreign.len(), 901);
         assert!(survey.foreign.windows(2).all(|two| two[0].path < two[1].path));
         assert!(survey.foreign.iter().all(|entry| entry.path != b"socket"));
@@ -425,7 +494,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_somebody_else_than_most_is_told_apart() {
-        if cofferdam_sys::process::effective_user() != 0 {
+        if process::effective_user() != 0 {
             cofferdam_testkit::skip!("giving files away is for root");
         }
         let folder = tempfile::tempdir().unwrap();
@@ -435,9 +504,11 @@ mod tests {
                 std::os::unix::fs::chown(folder.path().join(name), Some(4242), Some(4243)).unwrap();
             }
         }
-        let open = open_folder(folder.path()).unwrap();
-        let survey = Survey::of_what_needs_care(open.as_fd(), &[], true).unwrap();
-        assert_eq!(survey.owner, Owner { user: 4242, group: 4243 });
+        let survey = survey(folder.path(), &[], ours(folder.path()));
+        assert_eq!(survey.most, Some(Owner { user: 4242, group: 4243 }));
+        let theirs = Owner { user: 4242, group: 4243 };
+        let survey = self::survey(folder.path(), &[], Wanted::Foreign { owner: theirs, shown_as: theirs });
+        assert_eq!(survey.most, None);
         assert_eq!(survey.foreign, [Foreign { path: b"mine".to_vec(), kind: Kind::File }]);
     }
 }

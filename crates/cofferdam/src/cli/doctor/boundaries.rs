@@ -8,6 +8,7 @@ use std::time::Duration;
 use cofferdam_backends::container::Host;
 use cofferdam_core::backend::{Backend, Fit};
 use cofferdam_core::capability::{Capability, Gap, Offers};
+use cofferdam_core::files::Files;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::policy::{ALWAYS_ASKED, BackendName, Ceiling, Layer, Policy, Profile, decide};
 use cofferdam_core::request::{Argv, Lang, Origin, Program, Request, Script};
@@ -238,7 +239,7 @@ fn trial(tried: &Result<Duration, Trouble>) -> Trial {
 
 fn language(backend: &dyn Backend, lang: Lang) -> LanguageFound {
     let script = Script { lang, origin: Origin::Inline, source: vec![], args: vec![] };
-    let (runs, why) = match backend.fit(&Program::Script(script)) {
+    let (runs, why) = match backend.fit(&Program::Script(script), &Files::default()) {
         Fit::No { why } => (false, why),
         Fit::Yes { why } => (true, why),
     };

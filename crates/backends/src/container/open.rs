@@ -1,0 +1,232 @@
+//! Starts a container: everything that a sandbox is made of comes together here.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cofferdam_core::backend::BackendError;
+use cofferdam_core::capability::{Capability, Gap};
+use cofferdam_core::grant::Grant;
+use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
+use cofferdam_sys::landlock::Ruleset;
+use cofferdam_sys::launch::{Ids, Launch, LaunchError, Launched, Resource};
+use cofferdam_sys::{fdpass, seccomp};
+
+use super::cpu::View;
+use super::files::{self, Base, HostFiles, Owner, Put};
+use super::ids::RunIds;
+use super::root::Plan;
+use super::running::{Inside, watch};
+use super::session::ContainerSession;
+use super::{Host, disk, root};
+use crate::agent::{self, Agent};
+
+/// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
+/// core files, no real-time priority, and small bounds on what the kernel keeps for a user.
+const RLIMITS: [(Resource, u64); 6] = [
+    (Resource::Core, 0),
+    (Resource::LockedMemory, 8 << 20),
+    (Resource::MessageQueues, 800 << 10),
+    (Resource::OpenFiles, 1024),
+    (Resource::PendingSignals, 4096),
+    (Resource::RealTimePriority, 0),
+];
+
+/// The ceilings, with one on processes where no cgroup holds that.
+pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
+    let processes = processes.map(|most| (Resource::Processes, u64::from(most)));
+    RLIMITS.into_iter().chain(processes).collect()
+}
+
+pub(super) fn of_cgroup(error: CgroupError) -> BackendError {
+    BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
+}
+
+pub(super) fn of_launch(error: LaunchError) -> BackendError {
+    let LaunchError { action, source } = error;
+    match action.strip_prefix("mount overlay on ") {
+        Some(place) => BackendError::Files {
+            path: place.into(),
+            why: format!("the kernel mounts no overlay there: {source}"),
+            fix: "have it copied instead: --workspace DIR --copy".to_owned(),
+        },
+        None => BackendError::Host { action, source },
+    }
+}
+
+/// Starts a container. Its agent may still be on its way: what goes wrong there shows at the first
+/// thing that is asked of it.
+pub(super) async fn open(
+    host: &Host,
+    folder: &Path,
+    group: &str,
+    grant: &Grant,
+    gaps: &[Gap],
+) -> Result<ContainerSession, BackendError> {
+    let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
+    let limits = grant.limits();
+    let ceilings = Ceilings {
+        memory_bytes: limits.memory_bytes,
+        cpu_thousandths: limits.cpus.thousandths(),
+        pids: limits.pids.saturating_add(1), // the agent is one of them
+    };
+    let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
+    let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
+    let start = Start { host, folder, ids: ids.ids(), grant, group: &group, pids: ceilings.pids };
+    let started = match start.with_owner(None) {
+        Err(Failed::MostlyOf(owner)) => start.with_owner(Some(owner)),
+        result => result,
+    };
+    let Started { launched, control, terminals, base } = started.map_err(|failed| match failed {
+        Failed::Backend(error) => error,
+        Failed::MostlyOf(_) => {
+            BackendError::host("see whose the workspace is")(io::ErrorKind::ResourceBusy.into())
+        }
+    })?;
+    let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
+    let agent = Agent::new(control).map_err(BackendError::host("open the control socket"))?;
+    Ok(ContainerSession {
+        enforced: enforced(host, &group, gaps, terminals.is_some()),
+        environment: grant.environment().to_vec(),
+        python: grant.files().python.clone(),
+        inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
+        launched,
+        memory_bytes: limits.memory_bytes,
+        halted: None,
+        terminals,
+        base,
+        put: Put::default(),
+        ids,
+    })
+}
+
+/// What a start is made of.
+struct Start<'a> {
+    host: &'a Host,
+    folder: &'a Path,
+    ids: &'a Ids,
+    grant: &'a Grant,
+    group: &'a Group,
+    /// The ceiling on processes, the agent included.
+    pids: u32,
+}
+
+/// What has been started.
+struct Started {
+    launched: Launched,
+    control: UnixStream,
+    terminals: Option<OwnedFd>,
+    base: Base,
+}
+
+/// Why a start came to nothing.
+enum Failed {
+    Backend(BackendError),
+    /// Most of the workspace is somebody else's than whose it was shown as: it has to be done again.
+    MostlyOf(Owner),
+}
+
+impl From<BackendError> for Failed {
+    fn from(error: BackendError) -> Self {
+        Failed::Backend(error)
+    }
+}
+
+impl Start<'_> {
+    /// Launches the sandbox and does the host's part of its files. `owner` is whose most of the
+    /// workspace is, where that is known.
+    fn with_owner(&self, owner: Option<Owner>) -> Result<Started, Failed> {
+        let limits = self.grant.limits();
+        let mut files = HostFiles::prepare(self.grant.files(), self.ids, owner)?;
+        let disk = if disk::is_needed(limits) && disk::hindrance(self.host.root).is_none() {
+            Some(files.attach(disk::make(&self.folder.join("disks"), limits, self.ids)?))
+        } else {
+            None
+        };
+        let terminal = self.grant.asks().contains(&Capability::Tty);
+        let cpu = View::choose(limits.cpus);
+        let (control, theirs) = fdpass::pair().map_err(BackendError::host("make the control socket"))?;
+        let launch = Launch {
+            joins: self.group.joins().map_err(of_cgroup)?,
+            born_in: self.group.born_in().map_err(of_cgroup)?,
+            ids: self.ids.clone(),
+            mounts: std::mem::take(&mut files.mounts),
+            steps: root::steps(&Plan { limits, cpu: &cpu, files: &files, terminal, disk }),
+            cores: cpu.cores,
+            rlimits: rlimits((!self.group.limits(Controller::Pids)).then_some(self.pids)),
+            landlock: landlock(self.host),
+            seccomp: Some(seccomp::container()),
+            program: agent::kept_in(&self.folder.join("agent")),
+            argv: vec![c"cofferdam-guest".into()],
+            envp: vec![],
+            fds: vec![theirs.into()],
+        };
+        let mut launched = launch.spawn().map_err(of_launch)?;
+        let terminals = if terminal {
+            Some(launched.handed_over().map_err(|error| explained(&mut launched, error))?)
+        } else {
+            None
+        };
+        let base = base(&mut launched, files, self.ids)?;
+        Ok(Started { launched, control, terminals, base })
+    }
+}
+
+/// Does the host's part of a workspace, and gives what the program is shown.
+fn base(launched: &mut Launched, files: HostFiles, ids: &Ids) -> Result<Base, Failed> {
+    let Some(plan) = files.workspace else { return Ok(Base::Empty) };
+    let unreadable = |error: io::Error| BackendError::Files {
+        path: plan.path.clone(),
+        why: error.to_string(),
+        fix: "name a folder that you can read with --workspace".to_owned(),
+    };
+    let survey = plan.surveying.finish().map_err(unreadable)?;
+    if let Some(owner) = survey.most {
+        return Err(Failed::MostlyOf(owner));
+    }
+    let cover = launched.handed_over().map_err(|error| explained(launched, error))?;
+    let layered = plan.lower.is_some();
+    files::fill(cover.as_fd(), plan.folder.as_fd(), &plan.path, layered, &survey, ids)?;
+    launched.go_on().map_err(|error| explained(launched, error))?;
+    Ok(if layered {
+        Base::Layer { lower: plan.folder, cover }
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A clock tick earlier: inodes are stamped with the last tick, up to 10 ms old.
+        let since = now.saturating_sub(Duration::from_millis(10));
+        let since = (since.as_secs() as i64, i64::from(since.subsec_nanos()));
+        Base::Copy { source: plan.folder, hidden: survey.hidden, since }
+    })
+}
+
+/// Why a set-up didn't hand over a folder: its own report, if it made one.
+fn explained(launched: &mut Launched, error: io::Error) -> BackendError {
+    let _ = launched.kill(); // it has closed its socket, so it is ending
+    launched.failure().map_or_else(|| BackendError::host("prepare the workspace")(error), of_launch)
+}
+
+/// The rules for this host's Landlock, if it can be used.
+pub(super) fn landlock(host: &Host) -> Option<Ruleset> {
+    let abi = *host.landlock.as_ref().ok()?;
+    let known = abi >= cofferdam_sys::landlock::MINIMUM_ABI;
+    known.then(|| Ruleset::new(abi, root::landlock_rules()))
+}
+
+/// What was set up, read from what was set up, without what this grant's own limits rule out.
+fn enforced(host: &Host, group: &Group, gaps: &[Gap], terminal: bool) -> BTreeSet<Capability> {
+    let offers = host.offers();
+    let limited = |capability| match capability {
+        Capability::Cpu => group.limits(Controller::Cpu),
+        Capability::Memory => group.limits(Controller::Memory),
+        Capability::Pids => group.limits(Controller::Pids) || !host.root, // by namespace then
+        Capability::Tty => terminal,
+        _ => true,
+    };
+    let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
+    let enforced = offers.enforced().iter().copied();
+    enforced.filter(|&capability| limited(capability) && !missing(capability)).collect()
+}
