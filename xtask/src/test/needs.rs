@@ -55,6 +55,25 @@ const NEEDS: &[Need] = &[
         purpose: "for JavaScript programs",
         required: false,
     },
+    Need {
+        thing: Thing::Program("make"),
+        package: "make",
+        purpose: "to build in a workspace",
+        required: false,
+    },
+    Need { thing: Thing::Program("git"), package: "git", purpose: "to apply diffs", required: false },
+    Need {
+        thing: Thing::Program("mkfs.ext4"),
+        package: "e2fsprogs",
+        purpose: "for disks beyond memory",
+        required: false,
+    },
+    Need {
+        thing: Thing::Program("setpriv"),
+        package: "util-linux",
+        purpose: "to become an ordinary user",
+        required: true,
+    },
 ];
 
 /// Names what is missing, with the line that installs it. Stops if something required is.
