@@ -98,6 +98,8 @@ pub enum Rejection {
     Count,
     /// It is too deep below the working directory.
     Depth,
+    /// It has the name of something that the program wasn't shown, which it would take the place of.
+    Hidden,
     /// A tool of the host may run it or obey it, and the policy doesn't keep it.
     HostExec,
     /// Its name is no text, too long, or has characters that drive a terminal.
@@ -114,10 +116,11 @@ pub enum Rejection {
 
 impl Rejection {
     /// Every reason, by name.
-    pub const ALL: [Rejection; 9] = [
+    pub const ALL: [Rejection; 10] = [
         Rejection::Collision,
         Rejection::Count,
         Rejection::Depth,
+        Rejection::Hidden,
         Rejection::HostExec,
         Rejection::Name,
         Rejection::Size,
@@ -133,6 +136,7 @@ impl Rejection {
             Rejection::Collision => "collision",
             Rejection::Count => "count",
             Rejection::Depth => "depth",
+            Rejection::Hidden => "hidden",
             Rejection::HostExec => "host_exec",
             Rejection::Name => "name",
             Rejection::Size => "size",

@@ -158,7 +158,8 @@ pub trait Running: Send + Sync {
     /// Ends standard input.
     fn close_stdin(&self) -> Boxed<'_, ()>;
 
-    /// Sends a signal to the program. One that has ended is not an error.
+    /// Sends a signal to the program and to what it started in its own group, as a terminal would. One
+    /// that has ended is not an error.
     fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>>;
 
     /// Tells the program that its terminal has another size. Without a terminal, or once it has
@@ -213,6 +214,14 @@ pub enum BackendError {
     Collect {
         /// What the receiver's file system said.
         source: io::Error,
+    },
+    /// The disk that was granted can't be made.
+    #[error("could not make a disk of {bytes} bytes: {why}")]
+    Disk {
+        /// What was granted.
+        bytes: u64,
+        /// What is in the way.
+        why: String,
     },
     /// The program could not be started.
     #[error("could not start `{}`: {source}", program.to_string_lossy())]

@@ -146,8 +146,8 @@ impl GuestPath {
 }
 
 /// A pattern for paths below a folder, in the manner of `.gitignore`: `*` and `?` stay within a
-/// component, `**` crosses them, `[…]` and `{…}` are sets. One that matches a folder covers what is
-/// below it.
+/// component, `**` crosses them, `[…]` and `{…}` are sets; `\\` takes away what a letter stands for. One
+/// without a slash matches at every depth. One that matches a folder covers what is below it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pattern(String);
 
@@ -160,6 +160,9 @@ pub enum BadPattern {
     /// It would match outside of the folder, or nothing.
     #[error("a pattern is relative to the workspace: no leading `/`, no `..`")]
     Outside,
+    /// A bracket without its other half, which would match nothing.
+    #[error("a pattern's brackets come in pairs; a `\\` before one takes it as a letter")]
+    Bracket,
     /// A leading `!` means something else elsewhere.
     #[error("a pattern can't be turned round with `!`")]
     Negated,
@@ -179,6 +182,9 @@ impl Pattern {
         if text.starts_with('!') {
             return Err(BadPattern::Negated);
         }
+        if !brackets_are_paired(text) {
+            return Err(BadPattern::Bracket);
+        }
         if text.starts_with('/') || text.split('/').any(|part| part == "..") {
             return Err(BadPattern::Outside);
         }
@@ -195,6 +201,11 @@ impl Pattern {
     /// matches isn't asked for.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
+        let path = if self.0.contains('/') {
+            path
+        } else {
+            path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+        };
         fast_glob::glob_match(&self.0, path)
     }
 
@@ -204,6 +215,22 @@ impl Pattern {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         ends.chain([path.len()]).any(|end| self.matches(&path[..end]))
     }
+}
+
+/// Whether every `[` and `{` that isn't a letter has its end, and no end stands alone.
+fn brackets_are_paired(text: &str) -> bool {
+    let mut open = vec![];
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => drop(letters.next()),
+            '[' | '{' => open.push(letter),
+            ']' if open.pop() != Some('[') => return false,
+            '}' if open.pop() != Some('{') => return false,
+            _ => {}
+        }
+    }
+    open.is_empty()
 }
 
 impl Files {
@@ -247,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_pattern_matches_below_the_folder_only() {
-        for text in ["", "/etc", "../x", "a/../b", "!a", "./"] {
+        for text in ["", "/etc", "../x", "a/../b", "!a", "./", "[", "a]", "{a,b", "{a]}"] {
             assert!(Pattern::new(text).is_err(), "{text}");
         }
         let dotenv = Pattern::new("**/.env*").unwrap();
@@ -258,6 +285,14 @@ mod tests {
         let hooks = Pattern::new("**/.git/hooks/").unwrap();
         assert!(hooks.matches(b".git/hooks") && hooks.matches(b"sub/.git/hooks"));
         assert!(hooks.covers(b".git/hooks/pre-commit") && !hooks.matches(b".git/hooks/pre-commit"));
+    }
+
+    #[test]
+    fn a_pattern_without_a_slash_matches_at_every_depth() {
+        let keys = Pattern::new("*.key").unwrap();
+        assert!(keys.matches(b"a.key") && keys.matches(b"sub/deep/b.key") && keys.covers(b"x.key/inside"));
+        assert!(!Pattern::new("sub/*.key").unwrap().matches(b"sub/deep/b.key"));
+        assert!(Pattern::new("s\\[1\\].txt").unwrap().matches(b"s[1].txt"));
     }
 
     #[test]

@@ -95,6 +95,8 @@ struct Held {
     limits: Limits,
     /// What of the changes is let out although a tool of the host may run it.
     patterns: Vec<Pattern>,
+    /// What the program isn't shown.
+    hidden: Vec<Pattern>,
     /// Whether changes are taken out at all.
     collect: bool,
 }
@@ -257,6 +259,7 @@ impl<'a> Story<'a> {
         let held = Held {
             limits: grant.limits().clone(),
             patterns: grant.files().keep.clone(),
+            hidden: grant.files().hidden(),
             collect: request.collect,
         };
         let opening = Instant::now();
@@ -344,7 +347,8 @@ impl<'a> Story<'a> {
         if let (true, Ok(ended)) = (halted && held.collect, &ended)
             && !matches!(ended.cause, Cause::Backend(_) | Cause::Program(Ending::Lost, _))
         {
-            self.outcome.collected = collect::collect(session.as_mut(), held.patterns, self.run, keep).await;
+            self.outcome.collected =
+                collect::collect(session.as_mut(), held.patterns, held.hidden, self.run, keep).await;
         }
         let closed = session.close().await;
         let clean = halted && closed.is_ok();

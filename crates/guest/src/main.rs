@@ -118,7 +118,7 @@ impl Agent {
             ToGuest::Signal(signal) => {
                 if let Some(pid) = self.program {
                     // A bad number is the only possible failure, and the host's own mistake.
-                    let _ = process::signal_child(pid, signal);
+                    let _ = process::signal_group(pid, signal);
                 }
                 Ok(())
             }

@@ -49,7 +49,7 @@ pub enum ToGuest {
         /// The piece.
         bytes: Vec<u8>,
     },
-    /// Send a signal to the program.
+    /// Send a signal to the program and its group.
     Signal(i32),
 }
 

@@ -117,15 +117,16 @@ pub fn reap_any() -> Option<(i32, Exit)> {
     Some((pid, exit))
 }
 
-/// Signals a process by its number: only for a child that hasn't been waited for, whose number
-/// can't have been given to another.
+/// Signals a process and whoever is in its group, as a terminal does to what is in the foreground:
+/// only for a child that leads a group and hasn't been waited for, whose number can't have been given
+/// to another.
 ///
 /// # Errors
 ///
 /// What the kernel said.
-pub fn signal_child(pid: i32, signal: i32) -> io::Result<()> {
+pub fn signal_group(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: takes numbers.
-    check(libc::c_long::from(unsafe { libc::kill(pid, signal) })).map(drop)
+    check(libc::c_long::from(unsafe { libc::kill(-pid, signal) })).map(drop)
 }
 
 /// Whether a signal is ignored: whoever started us (nohup, a shell's `&`) asked for that.

@@ -56,18 +56,14 @@ fn mkfs() -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// [`BackendError::NoRoom`] if the host has no room for it, [`BackendError::Host`] if it can't be made.
+/// [`BackendError::Disk`] if the host has no room for it, [`BackendError::Host`] if it can't be made.
 pub(super) fn make(folder: &Path, limits: &Limits, ids: &Ids) -> Result<OwnedFd, BackendError> {
     let failed = |what: &str| BackendError::host(format!("{what} a disk in {}", folder.display()));
     let image = unnamed(folder).map_err(failed("make the file of"))?;
     let free = process::available(image.as_fd()).map_err(failed("see the room for"))?;
     if free < limits.disk_bytes() {
-        let limit = format!(
-            "limits.disk of {} bytes is more than is free in {} ({free} bytes), which",
-            limits.disk_bytes(),
-            folder.display()
-        );
-        return Err(BackendError::NoRoom { limit });
+        let why = format!("{} has {free} bytes free", folder.display());
+        return Err(BackendError::Disk { bytes: limits.disk_bytes(), why });
     }
     image.set_len(image_bytes(limits)).map_err(failed("make the file of"))?;
     format(&image, limits, ids).map_err(failed("format"))?;

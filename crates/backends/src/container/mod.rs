@@ -34,7 +34,8 @@ use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::Limits;
 use cofferdam_core::request::{Lang, Program};
-use cofferdam_sys::cgroup;
+use cofferdam_sys::cgroup::{self, CgroupError};
+use cofferdam_sys::launch::LaunchError;
 
 pub use probe::Host;
 
@@ -157,6 +158,24 @@ fn interpreter(lang: Lang) -> CString {
     CString::new(interpreter_path(lang).into_os_string().into_encoded_bytes()).unwrap_or_default()
 }
 
+/// A group that can't be used, in the words of the contract.
+fn of_cgroup(error: CgroupError) -> BackendError {
+    BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
+}
+
+/// A set-up that failed, in the words of the contract.
+fn of_launch(error: LaunchError) -> BackendError {
+    let LaunchError { action, source } = error;
+    match action.strip_prefix("mount overlay on ") {
+        Some(place) => BackendError::Files {
+            path: place.into(),
+            why: format!("the kernel mounts no overlay there: {source}"),
+            fix: "have it copied instead: --workspace DIR --copy".to_owned(),
+        },
+        None => BackendError::Host { action, source },
+    }
+}
+
 /// Kills what is left in a group of a dead run, and removes it.
 fn sweep_group(folder: &Path) -> Result<(), BackendError> {
     let ours = folder
@@ -167,11 +186,8 @@ fn sweep_group(folder: &Path) -> Result<(), BackendError> {
     if !ours || !straight || !folder.starts_with("/sys/fs/cgroup") {
         return Ok(()); // nothing that we ever wrote down
     }
-    let failed = |error: cgroup::CgroupError| {
-        BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
-    };
-    cgroup::empty(folder).map_err(failed)?;
-    cgroup::remove(folder).map_err(failed)
+    cgroup::empty(folder).map_err(of_cgroup)?;
+    cgroup::remove(folder).map_err(of_cgroup)
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
-use cofferdam_sys::cgroup::{Ceilings, CgroupError, Controller, Group};
+use cofferdam_sys::cgroup::{Ceilings, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
-use cofferdam_sys::launch::{Ids, Launch, LaunchError, Launched, Resource};
+use cofferdam_sys::launch::{Ids, Launch, Launched, Resource};
 use cofferdam_sys::{fdpass, seccomp};
 
 use super::cpu::View;
@@ -22,7 +22,7 @@ use super::ids::RunIds;
 use super::root::Plan;
 use super::running::{Inside, watch};
 use super::session::ContainerSession;
-use super::{Host, disk, root};
+use super::{Host, disk, of_cgroup, of_launch, root};
 use crate::agent::{self, Agent};
 
 /// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
@@ -40,22 +40,6 @@ const RLIMITS: [(Resource, u64); 6] = [
 pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
     let processes = processes.map(|most| (Resource::Processes, u64::from(most)));
     RLIMITS.into_iter().chain(processes).collect()
-}
-
-pub(super) fn of_cgroup(error: CgroupError) -> BackendError {
-    BackendError::host(format!("{} {}", error.action, error.path.display()))(error.source)
-}
-
-pub(super) fn of_launch(error: LaunchError) -> BackendError {
-    let LaunchError { action, source } = error;
-    match action.strip_prefix("mount overlay on ") {
-        Some(place) => BackendError::Files {
-            path: place.into(),
-            why: format!("the kernel mounts no overlay there: {source}"),
-            fix: "have it copied instead: --workspace DIR --copy".to_owned(),
-        },
-        None => BackendError::Host { action, source },
-    }
 }
 
 /// Starts a container. Its agent may still be on its way: what goes wrong there shows at the first

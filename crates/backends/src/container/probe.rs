@@ -172,12 +172,12 @@ impl Host {
             .without(
                 Capability::SeparateKernel,
                 "a container shares the host's kernel",
-                "choose a microVM: --backend microvm",
+                "no backend of this version has a kernel of its own: don't require it, or wait for microVMs",
             )
             .without(
                 Capability::NoAmbientAuthority,
                 "a Linux program can make system calls",
-                "choose WebAssembly: --backend wasm",
+                "no backend of this version is without it: don't require it, or wait for WebAssembly",
             )
             .without(
                 Capability::Credentials,
@@ -193,7 +193,7 @@ impl Host {
             .without(
                 Capability::ProviderEgress,
                 "there is no provider: the program runs on this host",
-                "choose a provider's sandbox: --backend hosted",
+                "no backend of this version is a provider's: don't require it",
             );
         for capability in [
             Capability::Egress,

@@ -19,10 +19,9 @@ use tokio::sync::Mutex;
 
 use super::files::{Base, Changes, Put};
 use super::ids::RunIds;
-use super::open::{of_cgroup, of_launch};
 use super::running::{ContainerRunning, Inside, Pipes, Streams};
 use super::terminal::Terminal;
-use super::{interpreter, root};
+use super::{interpreter, of_cgroup, of_launch, root};
 
 /// Where programs are looked for.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -203,6 +202,10 @@ impl ContainerSession {
             ("LANG", "C.UTF-8"),
             ("LOGNAME", "user"),
             ("PATH", PATH),
+            // What a program has printed isn't lost when it is killed, and nothing compiled lies among
+            // what it changed.
+            ("PYTHONDONTWRITEBYTECODE", "1"),
+            ("PYTHONUNBUFFERED", "1"),
             ("SHELL", "/bin/sh"),
             ("USER", "user"),
         ];

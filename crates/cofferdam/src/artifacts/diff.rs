@@ -46,6 +46,8 @@ pub(crate) struct Diff {
     hidden: Vec<Pattern>,
     time_left: Duration,
     finished: bool,
+    /// How many changes are told by hash alone, and the first of them.
+    by_hash: (usize, String),
 }
 
 impl Diff {
@@ -74,7 +76,27 @@ impl Diff {
         let writer = BufWriter::new(opened);
         let workspace = files.workspace.as_ref().and_then(|folder| Folder::open(&folder.host).ok());
         let (hidden, path) = (files.hidden(), place.path);
-        Ok(Diff { path, unfinished, writer, workspace, hidden, time_left: COMPARING, finished: false })
+        Ok(Diff {
+            path,
+            unfinished,
+            writer,
+            workspace,
+            hidden,
+            time_left: COMPARING,
+            finished: false,
+            by_hash: Default::default(),
+        })
+    }
+
+    /// What the diff can't do, for a person.
+    pub(super) fn note(&self) -> Option<String> {
+        let (count, first) = &self.by_hash;
+        (*count > 0).then(|| {
+            format!(
+                "the diff has {count} of the changes by hash alone, the first {first:?}: they are no text or \
+                 too long, and come out with --out"
+            )
+        })
     }
 
     pub(super) fn file(
@@ -188,6 +210,10 @@ impl Diff {
             if same {
                 return [header(path).as_bytes(), modes.as_bytes()].concat();
             }
+            if self.by_hash.0 == 0 {
+                path.clone_into(&mut self.by_hash.1);
+            }
+            self.by_hash.0 += 1;
             return told_by_hash(path, before, now).into_bytes();
         };
         patch.extend_from_slice(header(path).as_bytes());

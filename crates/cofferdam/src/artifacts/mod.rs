@@ -53,6 +53,13 @@ impl Keeper {
     }
 }
 
+impl Keeper {
+    /// What a person should know of what was kept.
+    pub(crate) fn note(&self) -> Option<String> {
+        self.diff.as_ref().and_then(Diff::note)
+    }
+}
+
 /// What hides a place of the host's in a workspace that it lies in: a program isn't shown where its
 /// results go, nor an earlier result.
 pub(crate) fn hidden(place: &Path, files: &Files) -> Option<Pattern> {

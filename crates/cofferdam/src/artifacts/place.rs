@@ -19,6 +19,10 @@ pub(super) struct Place {
 /// Finds a place by its absolute path. `option` names it in messages.
 pub(super) fn find(option: &str, path: &Path) -> Result<Place, Fault> {
     let shown = path.display();
+    if path.file_name() == Some("-".as_ref()) {
+        let fix = "name a file or a folder of another name";
+        return Err(refusal(format!("{option}: results don't go to standard output"), fix));
+    }
     if !path.is_absolute() {
         return Err(refusal(format!("{option}: {shown} is a relative path"), "name it from / on"));
     }

@@ -211,6 +211,10 @@ impl Options {
                 "ask for less, or have the node's operator raise the ceiling in node.toml",
             )
         })?;
+        if !self.hide.is_empty() && policy.files.workspace.is_none() {
+            let fix = "name the folder with --workspace DIR; what isn't shown needs no hiding";
+            return Err(Unprepared::request(FaultCode::BadRequest, "--hide: there is no workspace", fix));
+        }
         let state = host::state_folder(&node);
         let refused = |error: BadValue| Unprepared::request(FaultCode::BadRequest, error.why, error.help);
         places::settle(&mut policy.files).map_err(refused)?;

@@ -222,6 +222,7 @@ fn execute(
         let kept = console.into_kept();
         let mut outcome = outcome;
         outcome.hints.extend(hints::of(&outcome, &asked, &kept[1].tail()));
+        outcome.hints.extend(keeper.as_ref().and_then(Keeper::note));
         Ok((outcome, kept))
     });
     // A write to a reader that doesn't read may still wait on its thread; it is not waited for.

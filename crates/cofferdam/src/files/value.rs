@@ -198,6 +198,7 @@ pub(crate) fn pattern(text: &str) -> Result<Pattern, BadValue> {
     Pattern::new(text).map_err(|error| {
         let help = match &error {
             BadPattern::Empty | BadPattern::Outside => "write a path below the workspace, such as `**/*.key`",
+            BadPattern::Bracket => "close it, or write `\\[` for the letter",
             BadPattern::Negated => "name what is meant: there is no way to take something out again",
         };
         BadValue::new(format!("`{text}` is no pattern: {error}"), help)

@@ -146,6 +146,8 @@ const RULES: &[(&str, &str)] = &[
     ("ipython_config.py", "code that a shell runs when it starts here"),
     ("jupyter_*config.json", "settings of a notebook server that starts here"),
     ("jupyter_*config.py", "code that a notebook server runs when it starts here"),
+    ("__pycache__", "Python runs what is compiled there in place of the source"),
+    ("*.pyc", "Python runs it in place of a source"),
     ("sitecustomize.py", "code that Python runs at every start"),
     ("usercustomize.py", "code that Python runs at every start"),
     // Elsewhere these are weights of a model.

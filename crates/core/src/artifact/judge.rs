@@ -36,6 +36,7 @@ const TARGET_BYTES: usize = 4095;
 #[derive(Debug)]
 pub struct Judge {
     keep: Vec<Pattern>,
+    hidden: Vec<Pattern>,
     bytes: u64,
     entries: usize,
     seen: Seen,
@@ -43,10 +44,10 @@ pub struct Judge {
 
 impl Judge {
     /// A judge of one run, with the patterns of what is let out although a tool of the host may run
-    /// it.
+    /// it, and of what the program wasn't shown.
     #[must_use]
-    pub fn new(keep: Vec<Pattern>) -> Judge {
-        Judge { keep, bytes: 0, entries: 0, seen: Seen::default() }
+    pub fn new(keep: Vec<Pattern>, hidden: Vec<Pattern>) -> Judge {
+        Judge { keep, hidden, bytes: 0, entries: 0, seen: Seen::default() }
     }
 
     /// Accepts an entry, whose path is then text that every tool can take.
@@ -62,6 +63,9 @@ impl Judge {
         let deleted = found.change == Change::Deleted;
         if self.is_obeyed(path, found) {
             return Err(Rejection::HostExec);
+        }
+        if self.hidden.iter().any(|pattern| pattern.covers(path.as_bytes())) && !self.keeps(path) {
+            return Err(Rejection::Hidden);
         }
         if let (Entry::Link(target), false) = (&found.entry, deleted) {
             self.link(path, target)?;
@@ -99,6 +103,7 @@ impl Judge {
         obeyed && !self.keeps(path)
     }
 
+    /// Whether the policy lets it out by name.
     fn keeps(&self, path: &str) -> bool {
         self.keep.iter().any(|pattern| pattern.covers(path.as_bytes()))
     }
@@ -234,7 +239,7 @@ mod tests {
     }
 
     fn link(path: &str, target: &str) -> Result<String, Rejection> {
-        added(&mut Judge::new(vec![]), path, Entry::Link(target.as_bytes()))
+        added(&mut Judge::new(vec![], vec![]), path, Entry::Link(target.as_bytes()))
     }
 
     fn pattern(text: &str) -> Pattern {
@@ -243,7 +248,7 @@ mod tests {
 
     #[test]
     fn all_together_are_bounded_in_bytes() {
-        let mut judge = Judge::new(vec![]);
+        let mut judge = Judge::new(vec![], vec![]);
         assert!(added(&mut judge, "a", file(TOTAL_BYTES - 1)).is_ok());
         assert_eq!(added(&mut judge, "b", file(2)), Err(Rejection::Size));
         assert_eq!(added(&mut judge, "c", file(u64::MAX)), Err(Rejection::Size));
@@ -254,7 +259,7 @@ mod tests {
 
     #[test]
     fn all_together_are_bounded_in_number() {
-        let mut judge = Judge::new(vec![]);
+        let mut judge = Judge::new(vec![], vec![]);
         for at in 0..ENTRIES {
             let change = if at % 2 == 0 { Change::Added } else { Change::Deleted };
             assert!(tell(&mut judge, &format!("f{at}"), change, file(0)).is_ok());
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn two_names_that_differ_in_case_alone_collide_and_the_first_one_wins() {
-        let mut judge = Judge::new(vec![]);
+        let mut judge = Judge::new(vec![], vec![]);
         assert!(added(&mut judge, "Read", file(1)).is_ok());
         assert_eq!(added(&mut judge, "READ", file(1)), Err(Rejection::Collision));
         assert!(added(&mut judge, "Dir", Entry::Folder).is_ok());
@@ -279,7 +284,7 @@ mod tests {
 
     #[test]
     fn nothing_is_told_twice_or_below_what_is_no_folder() {
-        let mut judge = Judge::new(vec![]);
+        let mut judge = Judge::new(vec![], vec![]);
         assert!(added(&mut judge, "a", Entry::Link(b"b")).is_ok());
         assert_eq!(added(&mut judge, "a/x", file(1)), Err(Rejection::Collision));
         assert_eq!(added(&mut judge, "a", file(1)), Err(Rejection::Collision));
@@ -303,7 +308,7 @@ mod tests {
             assert_eq!(link(path, target), Err(Rejection::Symlink), "{path} -> {target}");
         }
         let bytes = Entry::Link(b"\xff");
-        assert_eq!(added(&mut Judge::new(vec![]), "a", bytes), Err(Rejection::Symlink));
+        assert_eq!(added(&mut Judge::new(vec![], vec![]), "a", bytes), Err(Rejection::Symlink));
     }
 
     #[test]
@@ -317,7 +322,7 @@ mod tests {
 
     #[test]
     fn what_the_host_would_run_stays_inside_unless_it_is_kept() {
-        let mut judge = Judge::new(vec![]);
+        let mut judge = Judge::new(vec![], vec![]);
         for path in [".vscode/tasks.json", ".git", "sub/.GIT", ".git/hooks/x", "bare/HEAD"] {
             assert_eq!(added(&mut judge, path, file(1)), Err(Rejection::HostExec), "{path}");
         }
@@ -325,7 +330,7 @@ mod tests {
         assert_eq!(tell(&mut judge, ".git", Change::Deleted, Entry::Folder), Err(Rejection::HostExec));
         assert!(tell(&mut judge, "HEAD", Change::Deleted, file(1)).is_ok());
         assert!(added(&mut judge, ".vscode", Entry::Folder).is_ok(), "an empty folder does nothing");
-        let mut judge = Judge::new(vec![pattern(".vscode/tasks.json"), pattern("bare")]);
+        let mut judge = Judge::new(vec![pattern(".vscode/tasks.json"), pattern("bare")], vec![]);
         assert!(added(&mut judge, ".vscode/tasks.json", file(1)).is_ok());
         assert!(added(&mut judge, "bare/HEAD", file(1)).is_ok());
         assert_eq!(added(&mut judge, ".vscode/launch.json", file(1)), Err(Rejection::HostExec));
@@ -347,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_can_never_come_out_keeps_its_own_reason() {
-        let refused = |path| added(&mut Judge::new(vec![]), path, Entry::Refused(Rejection::Type));
+        let refused = |path| added(&mut Judge::new(vec![], vec![]), path, Entry::Refused(Rejection::Type));
         assert_eq!(refused("fifo"), Err(Rejection::Type));
         assert_eq!(refused("a\nb"), Err(Rejection::Type));
     }
@@ -389,7 +394,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_set_of_accepted_links_leads_out(told in prop::collection::vec((some_path(), some_path()), 1..12)) {
-            let mut judge = Judge::new(vec![]);
+            let mut judge = Judge::new(vec![], vec![]);
             let mut links = HashMap::new();
             for (path, target) in &told {
                 if added(&mut judge, path, Entry::Link(target.as_bytes())).is_ok() {
@@ -405,7 +410,7 @@ mod tests {
         fn whatever_is_told_the_bounds_hold(
             told in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<u64>()), 0..200)
         ) {
-            let mut judge = Judge::new(vec![]);
+            let mut judge = Judge::new(vec![], vec![]);
             let mut total = 0u64;
             for (path, bytes) in &told {
                 let bytes = bytes >> 30;
@@ -418,6 +423,18 @@ mod tests {
                 }
             }
             prop_assert!(total <= TOTAL_BYTES);
+        }
+    }
+
+    #[test]
+    fn what_takes_the_place_of_something_hidden_stays_inside() {
+        let hidden = vec![pattern("**/.secret*"), pattern("server.key")];
+        let mut judge = Judge::new(vec![pattern("kept/.secret")], hidden);
+        for path in ["server.key", "a/.secret", "a/.secret.d/x"] {
+            assert_eq!(added(&mut judge, path, file(1)), Err(Rejection::Hidden), "{path}");
+        }
+        for path in ["kept/.secret", "server.pub"] {
+            assert!(added(&mut judge, path, file(1)).is_ok(), "{path}");
         }
     }
 }

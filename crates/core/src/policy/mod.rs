@@ -184,8 +184,8 @@ impl Denial {
             Denial::BackendForbidden { profile, .. } => {
                 let considered: Vec<_> = profile.considers().iter().map(|backend| backend.name()).collect();
                 format!(
-                    "choose one of {} with --backend, or --profile internal if nobody outside \
-                     controls what the program reads",
+                    "--profile internal, if nobody outside controls the program or what it reads; profile \
+                     `{profile}` runs in {}, as far as this version has them (`cofferdam doctor`)",
                     considered.join(", ")
                 )
             }

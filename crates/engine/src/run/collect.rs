@@ -61,7 +61,8 @@ impl Collected {
 /// Takes everything that differs out of a session that was halted.
 pub(super) async fn collect(
     session: &mut dyn Session,
-    patterns: Vec<Pattern>,
+    keep_patterns: Vec<Pattern>,
+    hidden: Vec<Pattern>,
     run: &RunId,
     keep: Option<&mut dyn Keep>,
 ) -> Collected {
@@ -72,7 +73,8 @@ pub(super) async fn collect(
         collected.fault = Some(fault::of_keeping(None, &error));
         return collected;
     }
-    let mut collector = Collector { judge: Judge::new(patterns), keep, at: String::new(), collected };
+    let mut collector =
+        Collector { judge: Judge::new(keep_patterns, hidden), keep, at: String::new(), collected };
     let got = session.get(&mut collector).await;
     let Collector { keep, at, mut collected, .. } = collector;
     collected.fault = match got {

@@ -44,6 +44,11 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
         BackendError::Collect { .. } => {
             fault(FaultCode::HostError, chain(error), "make room where it goes, and run it again")
         }
+        BackendError::Disk { .. } => fault(
+            FaultCode::BadRequest,
+            chain(error),
+            "ask for a smaller --disk, make room there, or set COFFERDAM_STATE to a folder that has it",
+        ),
         BackendError::Files { fix, .. } => fault(FaultCode::BadRequest, chain(error), fix),
         BackendError::Exec { program, source } => of_exec(&program.to_string_lossy(), source),
         BackendError::Put { source } => {
@@ -124,9 +129,9 @@ pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
     let message = format!("no backend runs this under profile `{profile}`:{}", lines.collect::<String>());
     let mut fixes = by_fix(none);
     if profile == Profile::Untrusted {
-        fixes.push(
-            "or --profile internal, which allows a container, if nobody outside controls the \
-             program or what it reads"
+        fixes.insert(
+            0,
+            "--profile internal allows a container, if nobody outside controls the program or what it reads"
                 .into(),
         );
     }
