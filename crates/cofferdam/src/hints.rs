@@ -9,6 +9,7 @@
 //! of the host, quoted, or no file. Absolute names aren't looked up, so that a program can't learn from
 //! a hint what there is elsewhere. There are at most [`MOST`] hints, each of bounded length.
 
+mod modules;
 mod said;
 
 use std::fs;
@@ -16,17 +17,21 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use cofferdam_core::files::Files;
+use cofferdam_core::files::{ALWAYS_HIDDEN, Files};
 use cofferdam_core::outcome::{End, FaultCode, Outcome};
 use cofferdam_core::policy::Policy;
 use cofferdam_core::request::Program;
 use cofferdam_sys::process;
 
+use crate::cli;
 use crate::places;
-use crate::python::{self, Own, SYSTEM, Surroundings};
+use crate::python::{self, Surroundings};
 
 /// More would bury the closing line.
 const MOST: usize = 3;
+
+/// The pattern of [`ALWAYS_HIDDEN`] for files that hold variables.
+const SETTINGS: &str = "**/.env*";
 
 /// The longest name that is shown or looked up: NAME_MAX in `linux/limits.h`.
 const NAME_BYTES: usize = 255;
@@ -40,6 +45,10 @@ pub(crate) struct Asked {
     command: Option<PathBuf>,
     files: Files,
     has_network: bool,
+    /// Whether it is a job of a batch: its files come with it, and options are the batch's.
+    is_job: bool,
+    /// The first of the program's own arguments that is an option of `run`.
+    late_option: Option<String>,
 }
 
 impl Asked {
@@ -52,8 +61,25 @@ impl Asked {
             _ => None,
         };
         let has_network = !policy.network.is_empty();
-        Asked { file, command, files: policy.files.clone(), has_network }
+        let files = policy.files.clone();
+        Asked { file, command, files, has_network, is_job: false, late_option: late_option(program) }
     }
+
+    /// Of a job of a batch and the policy that it came to.
+    pub(crate) fn of_job(program: &Program, policy: &Policy) -> Self {
+        Asked { is_job: true, late_option: None, ..Asked::new(None, program, policy) }
+    }
+}
+
+/// The first argument of a script that is a long option of `run`. The name alone: what follows `=` may
+/// be anything.
+fn late_option(program: &Program) -> Option<String> {
+    let Program::Script(script) = program else { return None };
+    let mut words = script.args.iter().filter_map(|word| word.to_str().ok());
+    words.find_map(|word| {
+        let name = word.strip_prefix("--")?.split('=').next()?;
+        cli::is_option_of_run(name).then(|| format!("--{name}"))
+    })
 }
 
 /// The hints for a run. `tail` is the end of its standard error.
@@ -94,6 +120,8 @@ impl Host<'_> {
         let mut hints = vec![];
         if matches!(code, Some(FaultCode::NotFound | FaultCode::NotExecutable)) {
             hints.extend(self.no_program());
+        } else if matches!(code, Some(FaultCode::PolicyDenied | FaultCode::BackendRefused)) {
+            hints.extend(self.option_after_the_script());
         } else if matches!(outcome.end, End::Exited(_)) {
             hints.extend(said::missing_module(text).and_then(|module| self.no_module(module)));
             hints.extend(said::missing_files(text).into_iter().filter_map(|name| self.no_file(&name)));
@@ -110,6 +138,16 @@ impl Host<'_> {
     /// A command that the sandbox doesn't have and the host does.
     fn no_program(&self) -> Option<String> {
         let command = self.asked.command.as_ref()?;
+        if let Some(folder) = self.environment_of(command) {
+            let python = self.pass(&format!("--venv {}", word(&self.typed(&folder))));
+            let name = command.file_name().unwrap_or_default();
+            return Some(format!(
+                "{} belongs to a virtual environment, whose interpreter is not inside: {python}, and name \
+                 the command {}",
+                shown(command),
+                word(Path::new(name))
+            ));
+        }
         if command.components().count() > 1 || command.starts_with(".") {
             return self.no_file(command.to_str()?);
         }
@@ -117,53 +155,46 @@ impl Host<'_> {
         // What is in /usr is inside, and a shim only looks for a program elsewhere.
         let inside = ["/usr", "/bin", "/sbin"].iter().any(|folder| found.starts_with(folder));
         let folder = found.parent().filter(|folder| !inside && !folder.ends_with("shims"))?;
+        let show = self.show(&format!("--in {folder}:{folder}", folder = word(folder)));
         Some(format!(
-            "on this machine that is {}, which is not inside: show it with --in {folder}:{folder} and name \
-             its whole path",
-            shown(&found),
-            folder = word(folder)
+            "on this machine that is {}, which is not inside: {show} and name its whole path",
+            shown(&found)
         ))
     }
 
-    fn no_module(&self, module: &str) -> Option<String> {
-        if self.asked.files.workspace.is_none()
-            && let Some(found) = self.beside(&format!("{module}.py")).or_else(|| self.beside(module))
-        {
-            return Some(self.only_one_file(&found));
+    /// The virtual environment that a command with a path is in, as it lies on the host.
+    fn environment_of(&self, command: &Path) -> Option<PathBuf> {
+        if command.components().count() < 2 {
+            return None; // it was looked up in PATH
         }
-        let python = self.asked.files.python.as_ref();
-        if let Some(venv) = python.and_then(|python| python.venv.as_ref()) {
-            let folder = shown(venv.as_path());
-            return Some(format!(
-                "{module} isn't installed in {folder}: install it there, and run this again"
-            ));
-        }
-        if python.is_some() {
-            return None; // it was chosen by name: there is nothing better to propose
-        }
-        let near = || self.near_environment();
-        Some(match python::own(&self.around) {
-            Some(Own { path, venv: Some(folder) }) => other_python(&path, "--venv", &folder),
-            _ if near().is_some() => {
-                let folder = near().unwrap_or_default();
-                format!("this ran {SYSTEM}; for the environment beside it pass --venv {}", word(&folder))
-            }
-            Some(Own { path, .. }) => other_python(&path, "--python", &path),
-            None => format!(
-                "{SYSTEM} doesn't have {module}, and there is no network to install it from: install it on \
-                 this machine into a virtual environment, and pass --venv DIR"
-            ),
-        })
+        let base = match &self.asked.files.workspace {
+            Some(workspace) => &workspace.host,
+            None => &self.around.folder,
+        };
+        let inside = command.strip_prefix("/workspace").unwrap_or(command);
+        let path = base.join(inside);
+        let folder = python::environment_of(&path)?;
+        fs::symlink_metadata(&path).is_ok().then_some(folder)
     }
 
-    /// A virtual environment beside the script or in the working directory, by its usual names.
-    fn near_environment(&self) -> Option<PathBuf> {
-        let folders =
-            self.folders().into_iter().flat_map(|folder| [folder.join(".venv"), folder.join("venv")]);
-        folders
-            .into_iter()
-            .find(|folder| folder.join("pyvenv.cfg").is_file())
-            .map(|folder| self.typed(&folder))
+    fn option_after_the_script(&self) -> Option<String> {
+        let option = self.asked.late_option.as_ref()?;
+        Some(format!(
+            "{option} stands after the script, where everything is the program's own: options of run go \
+             before it"
+        ))
+    }
+
+    /// Says how an option is passed. A batch has them for all its jobs.
+    fn pass(&self, options: &str) -> String {
+        let verb = if self.asked.is_job { "start the batch with" } else { "pass" };
+        format!("{verb} {options}")
+    }
+
+    /// The same for one that shows something.
+    fn show(&self, options: &str) -> String {
+        let verb = if self.asked.is_job { "start the batch with" } else { "show it with" };
+        format!("{verb} {options}")
     }
 
     /// A file that the program missed: hidden, or not inside at all.
@@ -180,29 +211,48 @@ impl Host<'_> {
             let inside = Path::new("/inputs").join(name);
             let host = self.typed(&found.folder.join(&found.name));
             return Some(format!(
-                "{} is not in the workspace: show it at {} with --in {}",
+                "{} is not in the workspace: {}, and it is at {}",
                 shown(&found.name),
-                shown(&inside),
-                word(&host)
+                self.show(&format!("--in {}", word(&host))),
+                shown(&inside)
             ));
         }
         self.hidden(&found.name).or_else(|| Some(self.only_one_file(&found)))
     }
 
+    /// That something is hidden, by what, and what to do about it.
     fn hidden(&self, path: &Path) -> Option<String> {
         let bytes = path.as_os_str().as_bytes();
         let pattern = self.asked.files.hidden().into_iter().find(|pattern| pattern.covers(bytes))?;
-        Some(format!(
-            "{} is there, and hidden by the pattern {:?}: pass single values with --env or --pass-env",
-            shown(path),
-            pattern.as_str()
-        ))
+        let pattern = pattern.as_str();
+        let (name, is_job) = (shown(path), self.asked.is_job);
+        if !ALWAYS_HIDDEN.contains(&pattern) {
+            return Some(format!(
+                "{name} is there, and hidden by the pattern {pattern:?}, of --hide, of the policy's `hide` or \
+                 of where results go"
+            ));
+        }
+        let always = format!("{name} is there, and hidden by the pattern {pattern:?}, as it always is");
+        let advice = match pattern {
+            SETTINGS if is_job => ": put single values into the job's `env`",
+            SETTINGS => ": pass single values with --env or --pass-env",
+            _ => "",
+        };
+        Some(always + advice)
     }
 
     /// The script is alone, or there is no script.
     fn only_one_file(&self, found: &Neighbour) -> String {
         let name = shown(&found.name);
         let folder = word(&self.typed(&found.folder));
+        if self.asked.is_job {
+            let lies = format!("{name} lies where the batch was started, and is not inside");
+            // The `files` of a job are files; a folder takes a workspace.
+            return match fs::metadata(found.folder.join(&found.name)) {
+                Ok(there) if there.is_file() => format!("{lies}: put it among the job's `files`"),
+                _ => format!("{lies}: start the batch with --workspace {folder}"),
+            };
+        }
         let file = self.asked.file.as_ref().and_then(|file| file.file_name());
         match file {
             Some(file) => format!(
@@ -222,16 +272,23 @@ impl Host<'_> {
         // One that isn't there was to be made in its folder.
         let found =
             fs::symlink_metadata(&full).or_else(|_| fs::symlink_metadata(full.with_file_name("."))).ok();
-        found
-            .filter(|found| self.user != 0 && found.uid() != self.user)
-            .map(|_| format!("{} isn't yours, and so can't be changed in place: add --copy", shown(&path)))
+        found.filter(|found| self.user != 0 && found.uid() != self.user).map(|_| {
+            let copy = if self.asked.is_job { "start the batch with --copy" } else { "add --copy" };
+            format!("{} isn't yours, and so can't be changed in place: {copy}", shown(&path))
+        })
     }
 
     fn no_network(&self) -> Option<String> {
+        let show = if self.asked.is_job {
+            "put it among the job's `files`, or start the batch with --in"
+        } else {
+            "show it with --in"
+        };
         (!self.asked.has_network).then(|| {
-            "there is no network inside unless a rule of the policy allows it: fetch what the program needs \
-             beforehand, and show it with --in"
-                .to_owned()
+            format!(
+                "the sandboxes of this version have no network but a loopback of their own: fetch what the \
+                 program needs beforehand, and {show}"
+            )
         })
     }
 
@@ -262,10 +319,6 @@ impl Host<'_> {
             Err(_) => path.to_owned(),
         }
     }
-}
-
-fn other_python(own: &Path, flag: &str, value: &Path) -> String {
-    format!("your own python3 is {}, and this ran {SYSTEM}: pass {flag} {}", shown(own), word(value))
 }
 
 fn read_only() -> String {

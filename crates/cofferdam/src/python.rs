@@ -130,18 +130,18 @@ pub(crate) fn environment(named: &Path, around: &Surroundings) -> Result<Found, 
         let why = format!("{} has no bin/python", quoted(named));
         return Err(BadValue::new(why, "make it anew with `python3 -m venv`, or name another folder"));
     }
-    let gone = || {
-        let why = format!("the interpreter that {} was made from is gone", quoted(named));
-        BadValue::new(why, "make it anew with `python3 -m venv`")
-    };
-    let real = python.canonicalize().map_err(|_| gone())?;
+    let lost = |error: io::Error| no_base(named, &error);
+    let real = python.canonicalize().map_err(lost)?;
     elf::runs_here(&real)?;
-    let home = home(&settings).filter(|home| home.is_dir()).ok_or_else(gone)?;
+    let home = home(&settings).ok_or_else(|| lost(io::ErrorKind::NotFound.into()))?;
+    if !fs::metadata(&home).map_err(lost)?.is_dir() {
+        return Err(lost(io::ErrorKind::NotADirectory.into()));
+    }
     // A copy of the interpreter lies in the environment itself.
     let base = if real.starts_with(&folder) { home.join(real.file_name().unwrap_or_default()) } else { real };
     let prefix = match base.canonicalize() {
         Ok(base) => prefix_of(&base)?,
-        Err(_) => prefix_of(&home.canonicalize().map_err(|_| gone())?.join("python3"))?,
+        Err(_) => prefix_of(&home.canonicalize().map_err(lost)?.join("python3"))?,
     };
     refuse_no_python(&prefix)?;
     let mut shown = vec![Shown { guest: place(&folder, "the virtual environment")?, host: folder.clone() }];
@@ -192,6 +192,52 @@ pub(crate) fn own(around: &Surroundings) -> Option<Own> {
     another.then_some(Own { path, venv })
 }
 
+/// The most entries of one folder that are looked at for a module: environments have a few hundred.
+const MOST_ENTRIES: usize = 20_000;
+
+/// Whether a module is installed below a prefix or in a virtual environment: among its packages, or in
+/// Python's own library. Told from names alone.
+pub(crate) fn has_module(prefix: &Path, module: &str) -> bool {
+    let of_its_own = libraries(prefix).into_iter().flat_map(|lib| [lib.join("lib-dynload"), lib]);
+    packages(prefix).into_iter().chain(of_its_own).any(|folder| holds_module(&folder, module))
+}
+
+/// The folders of packages below a prefix.
+pub(crate) fn packages(prefix: &Path) -> Vec<PathBuf> {
+    let folders = |lib: PathBuf| ["site-packages", "dist-packages"].map(|name| lib.join(name));
+    libraries(prefix).into_iter().flat_map(folders).collect()
+}
+
+/// Whether a folder of packages has a module: `MODULE.py`, a folder, a compiled one, or what an
+/// installer noted of it.
+pub(crate) fn holds_module(folder: &Path, module: &str) -> bool {
+    if folder.join(format!("{module}.py")).is_file() || folder.join(module).is_dir() {
+        return true;
+    }
+    let compiled = format!("{module}.");
+    let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '.'], "_");
+    let noted = plain(module);
+    let is_it = |name: &str| {
+        let release = || name.strip_suffix(".dist-info").and_then(|name| name.rsplit_once('-'));
+        (name.starts_with(&compiled) && name.ends_with(".so"))
+            || release().is_some_and(|(name, _)| plain(name) == noted)
+    };
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    let names = entries.take(MOST_ENTRIES).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.into_iter().any(|name| is_it(&name))
+}
+
+/// Python's libraries below a prefix: `lib/python3.12`, and those of PyPy.
+fn libraries(prefix: &Path) -> Vec<PathBuf> {
+    let folders = ["lib", "lib64"].iter().filter_map(|lib| fs::read_dir(prefix.join(lib)).ok()).flatten();
+    let is_library = |entry: &fs::DirEntry| {
+        let name = entry.file_name().into_encoded_bytes();
+        name.starts_with(b"python3") || name.starts_with(b"pypy3")
+    };
+    let found = folders.take(MOST_ENTRIES).filter_map(Result::ok).filter(is_library);
+    found.map(|entry| entry.path()).collect()
+}
+
 /// The text of an environment's settings.
 fn settings(folder: &Path) -> io::Result<String> {
     let path = folder.join("pyvenv.cfg");
@@ -201,6 +247,25 @@ fn settings(folder: &Path) -> io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?.take(64 << 10).read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// The interpreter that an environment was made from can't be used, because it is gone or for another
+/// reason.
+fn no_base(named: &Path, error: &io::Error) -> BadValue {
+    let base = format!("the interpreter that {} was made from", quoted(named));
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            BadValue::new(format!("{base} is gone"), "make it anew with `python3 -m venv`")
+        }
+        io::ErrorKind::PermissionDenied => BadValue::new(
+            format!("{base} is in a place that this user may not read"),
+            "make the environment anew from an interpreter that you can read, or have its folder opened to you",
+        ),
+        _ => BadValue::new(
+            format!("{base} could not be read: {error}"),
+            "make it anew with `python3 -m venv`, or name another folder",
+        ),
+    }
 }
 
 fn no_environment(named: &Path, folder: &Path, error: &io::Error) -> BadValue {

@@ -36,6 +36,7 @@ use super::run::{OUTPUT_CLOSED, absolute, new_run};
 use crate::artifacts;
 use crate::console::{Kept, Signals};
 use crate::files::{Loaded, narrow, value};
+use crate::hints::{self, Asked};
 use crate::report::job_id::JobId;
 use crate::{host, report};
 use answers::{Answer, Answers, Written};
@@ -384,11 +385,12 @@ impl Batch {
             }
         };
         request.collect = keeper.is_some();
+        let asked = Asked::of_job(&request.program, &policy);
         match JobStreams::new(stdin, self.told.clone()) {
             Ok(streams) => {
                 let keep = keeper.as_mut().map(|keeper| keeper as &mut dyn Keep);
                 let outcome = self.engine.run_pooled(&self.pool, &run, request, grant, &streams, keep).await;
-                Answer { id, outcome, kept: streams.into_kept() }
+                advised(id, outcome, streams.into_kept(), &asked)
             }
             Err(error) => {
                 let message = format!("could not make room for its output: {error}");
@@ -435,6 +437,20 @@ impl Batch {
         answered(id, report::never_ran(&run, labels, fault))
     }
 }
+
+/// An answer with what to try next.
+fn advised(id: JobId, mut outcome: Outcome, kept: [Kept; 2], asked: &Asked) -> Answer {
+    if let Some(fault) = outcome.error.as_mut().filter(|fault| fault.code == FaultCode::NotFound) {
+        fault.fix = Some(NO_PROGRAM.to_owned());
+    }
+    outcome.hints.extend(hints::of(&outcome, asked, &kept[1].tail()));
+    Answer { id, outcome, kept }
+}
+
+/// What to do about a program that isn't in a job's sandbox.
+const NO_PROGRAM: &str = "a job's sandbox has the host's /usr, the job's `files` in its working directory, and \
+                          what --workspace and --in of the batch show: check `argv` and the program's #! \
+                          line, or give a script as `code`";
 
 /// An answer without output.
 fn answered(id: JobId, outcome: Outcome) -> Answer {

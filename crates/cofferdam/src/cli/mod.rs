@@ -10,10 +10,12 @@ mod run;
 mod schema;
 mod words;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -135,7 +137,10 @@ pub(crate) fn main() -> ExitCode {
         Command::Schema { what } => with_output(|out| schema_command(what, out)),
         Command::Audit { command } => with_output(|out| audit_command(command, out)),
         Command::Completions { shell } => with_output(|out| {
-            clap_complete::generate(shell, &mut Cli::command(), "cofferdam", out);
+            // It panics where it can't write.
+            let mut script = vec![];
+            clap_complete::generate(shell, &mut Cli::command(), "cofferdam", &mut script);
+            out.write_all(&script)?;
             Ok(0)
         }),
         Command::Gc => with_output(gc::main),
@@ -162,6 +167,13 @@ fn own_options(all: &[OsString]) -> (Vec<OsString>, Option<words::Named>) {
     };
     let (options, named) = words::split(run, rest);
     ([vec![program.clone(), command.clone()], options].concat(), named)
+}
+
+/// Whether `run` has a long option of this name.
+pub(crate) fn is_option_of_run(name: &str) -> bool {
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run");
+    run.is_some_and(|run| run.get_arguments().any(|argument| argument.get_long() == Some(name)))
 }
 
 /// Help and version are what was asked for; everything else is wrong usage, which `run --json`
@@ -220,11 +232,42 @@ impl From<FileError> for Failure {
     }
 }
 
-/// Runs a command with buffered output, and says on standard error what went wrong.
+/// Standard output, and whether its reader has gone.
+struct Output {
+    out: io::StdoutLock<'static>,
+    closed: Rc<Cell<bool>>,
+}
+
+impl Output {
+    fn noted<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| {
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                self.closed.set(true);
+            }
+        })
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.out.write(bytes);
+        self.noted(result)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let result = self.out.flush();
+        self.noted(result)
+    }
+}
+
+/// Runs a command with buffered output, and says on standard error what went wrong. A reader that has
+/// seen enough is nothing to talk about.
 fn with_output(command: impl FnOnce(&mut dyn Write) -> Result<u8, Failure>) -> u8 {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let closed = Rc::new(Cell::new(false));
+    let mut out = io::BufWriter::new(Output { out: io::stdout().lock(), closed: Rc::clone(&closed) });
     let result = command(&mut out).and_then(|code| out.flush().map(|()| code).map_err(Failure::from));
     match result {
+        _ if closed.get() => run::OUTPUT_CLOSED,
         Ok(code) => code,
         Err(failure) => {
             report::complain(&failure.message, failure.fix.as_deref());

@@ -10,6 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use cofferdam_core::artifact::Rejection;
 use cofferdam_core::outcome::{Cancel, End, Fault, FaultCode, LimitName, Outcome, Ran, RunId, Times, Usage};
 use cofferdam_engine::EngineError;
 pub(crate) use cofferdam_engine::chain;
@@ -157,13 +158,28 @@ fn closing_line(outcome: &Outcome) -> String {
     }
     if let Some(first) = outcome.rejected.first() {
         let count = outcome.rejected.len();
-        parts.push(format!("{count} not let out, the first {} ({})", first.path, first.why));
+        parts.push(format!("{count} not let out, the first {}: {}", first.path, kept_back(first.why)));
     }
     let gaps: Vec<_> = outcome.gaps.iter().map(|gap| gap.capability.name()).collect();
     if !gaps.is_empty() {
         parts.push(format!("NOT enforced: {}", gaps.join(", ")));
     }
     parts.join(" · ")
+}
+
+/// Why a file wasn't let out, in plain words.
+fn kept_back(why: Rejection) -> &'static str {
+    match why {
+        Rejection::Collision => "another name differs from it in case alone",
+        Rejection::Count => "there are more files than may come out",
+        Rejection::Depth => "it lies too deep",
+        Rejection::HostExec => "a tool of this machine may run it (let it out with --keep PATH)",
+        Rejection::Name => "its name is no plain text, or too long",
+        Rejection::Size => "all together would be too large",
+        Rejection::Symlink => "it is a link that leads out",
+        Rejection::Type => "it is no regular file",
+        Rejection::Unreadable => "it could not be read",
+    }
 }
 
 /// A limit and the flag that allows more; none for those that the ending's own words name.
@@ -265,6 +281,14 @@ mod tests {
         outcome.gaps = vec![];
         let why = cofferdam_core::artifact::Rejection::HostExec;
         outcome.rejected = vec![cofferdam_core::artifact::Rejected { path: ".envrc".into(), why }];
-        assert!(closing_line(&outcome).ends_with(" · 1 not let out, the first .envrc (host_exec)"));
+        let line = closing_line(&outcome);
+        assert!(
+            line.contains(" · 1 not let out, the first .envrc: a tool of this machine may run it"),
+            "{line}"
+        );
+        assert!(line.contains("--keep PATH"), "{line}");
+        for why in Rejection::ALL {
+            assert!(!kept_back(why).contains('_'), "{why} is told in words");
+        }
     }
 }

@@ -36,7 +36,7 @@ fn a_capability_that_no_container_has_is_a_gap_with_its_way_out() {
     needs_root!();
     let ran = product().run(&["--require", "separate-kernel", "--", "true"]);
     refused(&ran);
-    assert!(ran.stderr.contains("separate-kernel") && ran.stderr.contains("microvm"), "{ran:?}");
+    assert!(ran.stderr.contains("separate-kernel") && ran.stderr.contains("microVM"), "{ran:?}");
 }
 
 #[test]

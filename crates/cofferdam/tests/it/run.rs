@@ -228,6 +228,8 @@ fn only_named_variables_get_in() {
             "LOGNAME=user",
             "NAMED=passed",
             "PATH=/usr/local/bin:/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE=1",
+            "PYTHONUNBUFFERED=1",
             "SET=a=b",
             "SHELL=/bin/sh",
             "USER=user",
@@ -315,6 +317,29 @@ fn the_first_signal_is_the_programs_and_the_second_kills() {
     assert_eq!(line(&mut out), "caught\n");
     interrupt(child.id());
     assert_eq!(wait(child, began).code, 130);
+}
+
+#[test]
+fn a_signal_reaches_whatever_runs_in_the_foreground() {
+    needs_root!();
+    let product = product();
+    let script = "echo ready; sleep 307.3; echo after";
+    let mut command = product.command(["run", "--profile", "internal", "--", "sh", "-c", script]);
+    let began = Instant::now();
+    let mut child = start(&mut command);
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    assert_eq!(line(&mut out), "ready\n");
+    interrupt(child.id());
+    let ran = wait(child, began);
+    assert!(ran.code == 130 && ran.took.as_secs() < 10, "the shell's child ends too: {ran:?}");
+}
+
+#[test]
+fn what_python_has_printed_is_there_although_it_is_killed() {
+    needs_root!();
+    let code = "import time; print('said'); time.sleep(60)";
+    let ran = product().run(&["--timeout", "1s", "-c", code]).exits(124);
+    assert_eq!(ran.stdout, "said\n");
 }
 
 #[test]
