@@ -173,6 +173,7 @@ fn kept_back(why: Rejection) -> &'static str {
         Rejection::Collision => "another name differs from it in case alone",
         Rejection::Count => "there are more files than may come out",
         Rejection::Depth => "it lies too deep",
+        Rejection::Hidden => "it has the name of something that wasn't shown",
         Rejection::HostExec => "a tool of this machine may run it (let it out with --keep PATH)",
         Rejection::Name => "its name is no plain text, or too long",
         Rejection::Size => "all together would be too large",

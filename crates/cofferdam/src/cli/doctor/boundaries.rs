@@ -178,6 +178,7 @@ impl Boundaries {
                 }
                 let gaps = self.of_this_version(&refusals).flat_map(|refusal| &refusal.gaps);
                 steps.extend(gaps.map(|gap| (gap.fix.clone(), gap.capability.name())));
+                steps.extend(self.of_this_version(&refusals).flat_map(accepted));
             }
         }
         steps.extend(self.lacks.iter().map(|(capability, it)| (it.fix.clone(), capability.name())));
@@ -257,6 +258,15 @@ fn plain_request() -> Request {
         terminal: None,
         collect: false,
     }
+}
+
+/// The way past the gaps of a backend that a refusal offers, for each of them: to accept them.
+fn accepted(refusal: &Refusal) -> Vec<(String, &'static str)> {
+    let Some((_, flags)) = refusal.fix.split_once("--accept-gap ") else { return vec![] };
+    let names: Vec<_> = flags.split(" --accept-gap ").collect();
+    let way = format!("or accept that it isn't enforced, in each run: --accept-gap {flags}");
+    let gaps = refusal.gaps.iter().map(|gap| gap.capability.name());
+    gaps.filter(|name| names.contains(name)).map(|name| (way.clone(), name)).collect()
 }
 
 /// Why a backend of this version refuses, in a few words.
@@ -342,6 +352,23 @@ mod tests {
         let fix = found.with_what_is_missing("choose it: --backend microvm".into());
         assert!(fix.contains("this version has no"), "{fix}");
         assert_eq!(found.with_what_is_missing("run without -t".into()), "run without -t");
+    }
+
+    #[test]
+    fn what_a_refusal_would_have_accepted_is_a_step_too() {
+        let gap = |capability| Gap { capability, why: String::new(), fix: "delegate it".into() };
+        let refusal = |fix: &str| Refusal {
+            name: BackendName::Container,
+            why: String::new(),
+            fix: fix.into(),
+            gaps: vec![gap(Capability::Cpu), gap(Capability::Memory)],
+        };
+        let offered = refusal("delegate it; or run without: --accept-gap cpu --accept-gap memory");
+        let steps = each_once(accepted(&offered));
+        assert_eq!(steps.len(), 1);
+        assert!(steps[0].fix.ends_with("--accept-gap cpu --accept-gap memory"), "{steps:?}");
+        assert_eq!(steps[0].mends, ["cpu", "memory"]);
+        assert_eq!(accepted(&refusal("delegate it")), [], "what isn't offered isn't named");
     }
 
     #[test]

@@ -186,7 +186,9 @@ pub(super) struct CgroupFound {
     pub(super) folder: Option<String>,
     /// What a run does first to get a group of its own, where it isn't root's and isn't there yet.
     pub(super) a_run_first: Option<String>,
-    /// Why it can't be used.
+    /// Why no group can be made; null where one can, or where a run gets one first.
+    pub(super) missing: Option<String>,
+    /// Why what it is for can't be enforced; null where that is done another way.
     pub(super) trouble: Option<Trouble>,
 }
 

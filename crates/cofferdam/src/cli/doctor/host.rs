@@ -72,8 +72,9 @@ fn cgroup(container: &Host, controller: Controller) -> CgroupFound {
             Ok(Version::V2) => Some(2),
             Err(_) => pending.as_ref().map(|_| 2),
         },
-        a_run_first: pending,
         folder: place.ok().map(|place| place.folder.to_string_lossy().into_owned()),
+        missing: place.err().filter(|_| pending.is_none()).map(ToString::to_string),
+        a_run_first: pending,
         trouble: container.lacks(capability).map(Trouble::from),
     }
 }

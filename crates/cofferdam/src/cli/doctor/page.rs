@@ -219,14 +219,7 @@ impl Page<'_> {
             self.row(Mark::Note, "", &format!("perhaps in a container itself: {signs}"))?;
         }
         for cgroup in &host.cgroups {
-            let version = cgroup.version.unwrap_or_default();
-            let place = match (&cgroup.folder, &cgroup.a_run_first) {
-                (Some(folder), _) => format!(" {folder}"),
-                (None, Some(first)) => format!("; a run first {first}"),
-                (None, None) => String::new(),
-            };
-            let text = format!("v{version}{place}");
-            self.there(&format!("cgroup {}", cgroup.controller), &text, cgroup.trouble.as_ref())?;
+            self.cgroup(cgroup)?;
         }
         self.user_namespaces(host)?;
         let outer = match host.seccomp.filtered {
@@ -236,6 +229,24 @@ impl Page<'_> {
         self.there("seccomp", &format!("filters{outer}"), host.seccomp.trouble.as_ref())?;
         self.landlock(host)?;
         self.row(host.kvm.usable.map_or(Mark::Note, Mark::from), "kvm", &host.kvm.why)
+    }
+
+    fn cgroup(&mut self, cgroup: &CgroupFound) -> io::Result<()> {
+        let name = format!("cgroup {}", cgroup.controller);
+        let Some(version) = cgroup.version else {
+            let why = cgroup.missing.as_deref().unwrap_or("it can't be used");
+            return match &cgroup.trouble {
+                // What it is for is held without it.
+                None => self.row(Mark::Note, &name, &format!("— {why}; what it is for is held without it")),
+                trouble => self.there(&name, "", trouble.as_ref()),
+            };
+        };
+        let place = match (&cgroup.folder, &cgroup.a_run_first) {
+            (Some(folder), _) => format!(" {folder}"),
+            (None, Some(first)) => format!("; a run first {first}"),
+            (None, None) => String::new(),
+        };
+        self.there(&name, &format!("v{version}{place}"), cgroup.trouble.as_ref())
     }
 
     fn user_namespaces(&mut self, host: &HostFound) -> io::Result<()> {

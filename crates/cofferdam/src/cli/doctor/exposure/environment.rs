@@ -20,6 +20,15 @@ struct Shape {
     prefixes: &'static [&'static str],
     /// How many letters, digits, `-`, `_`, `.` and `=` follow at least.
     rest: usize,
+    /// Whether one of them has to be a digit: a short beginning is that of words, too.
+    digit: bool,
+}
+
+impl Shape {
+    /// Of a beginning that no other word has.
+    const fn of_letters(self) -> Self {
+        Shape { digit: false, ..self }
+    }
 }
 
 const fn shape(
@@ -29,7 +38,7 @@ const fn shape(
     prefixes: &'static [&'static str],
     rest: usize,
 ) -> Shape {
-    Shape { kind: Kind::new(name, what, why), prefixes, rest }
+    Shape { kind: Kind::new(name, what, why), prefixes, rest, digit: true }
 }
 
 /// Every shape. The numbers are below what the issuers document, so that shorter ones count too.
@@ -38,7 +47,7 @@ const SHAPES: &[Shape] = &[
     shape("github-token", "GitHub token", "acts as you on GitHub", &["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"], 16),
     shape("gitlab-token", "GitLab token", "acts as you on GitLab", &["glpat-", "glrt-", "gldt-", "glcbt-"], 16),
     shape("anthropic-key", "Anthropic key", "spends your Anthropic budget", &["sk-ant-"], 16),
-    shape("stripe-key", "Stripe key", "moves money", &["sk_live_", "rk_live_", "sk_test_"], 16),
+    shape("stripe-key", "Stripe key", "moves money", &["sk_live_", "rk_live_", "sk_test_", "rk_test_", "whsec_"], 8).of_letters(),
     shape("openai-key", "key of a model provider", "spends your model budget", &["sk-"], 20),
     shape("slack-token", "Slack token", "reads and writes in Slack", &["xoxb-", "xoxp-", "xoxa-", "xoxs-", "xoxr-", "xapp-"], 10),
     shape("aws-access-key", "AWS key", "acts as you in AWS", &["AKIA", "ASIA"], 16),
@@ -59,6 +68,8 @@ const WEB_TOKEN: Kind = Kind::new("web-token", "web token (JWT)", "is you for wh
 const URL: Kind = Kind::new("url-with-password", "address with a password", "opens what it leads to");
 const AWS: Kind = Kind::new("aws-variable", "AWS credential", "acts as you in AWS");
 const DATABASE: Kind = Kind::new("database-address", "address of a database", "opens your database");
+const TRACKER: Kind =
+    Kind::new("error-tracker-address", "address of an error tracker", "sends reports in your project's name");
 const WEBHOOK: Kind = Kind::new("webhook", "webhook", "posts in your name: its address is the secret");
 const NAMED: Kind =
     Kind::new("named-like-a-secret", "a secret, by its name", "is used as you wherever it is accepted");
@@ -87,12 +98,17 @@ const SUFFIXES: &[&str] = &[
     "_SECRET_ID",
 ];
 
-/// Whole names that say secret.
+/// What may follow them: which of several environments it is for.
+const STAGES: &[&str] = &["_LIVE", "_TEST", "_PROD", "_PRODUCTION", "_STAGING", "_DEV"];
+
+/// Whole names that say secret. The session of a password manager opens it; other names with `SESSION`
+/// are of a desktop and hide nothing.
 const NAMES: &[&str] = &[
     "APIKEY",
     "API_KEY",
     "AUTH",
     "AUTHORIZATION",
+    "BW_SESSION",
     "COOKIE",
     "CREDENTIALS",
     "MYSQL_PWD",
@@ -127,7 +143,7 @@ pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
 }
 
 /// What kind of secret a variable holds. The shape of its value says more than its name.
-fn kind(name: &str, value: &str) -> Option<Kind> {
+pub(super) fn kind(name: &str, value: &str) -> Option<Kind> {
     let value = value.trim();
     if value.is_empty() || SWITCHES.contains(&value.to_ascii_lowercase().as_str()) {
         return None;
@@ -135,7 +151,8 @@ fn kind(name: &str, value: &str) -> Option<Kind> {
     kind_by_value(value).or_else(|| kind_by_name(&name.to_ascii_uppercase(), value))
 }
 
-fn kind_by_value(value: &str) -> Option<Kind> {
+/// The same by the value alone.
+pub(super) fn kind_by_value(value: &str) -> Option<Kind> {
     if value.contains("PRIVATE KEY-----") {
         return Some(PRIVATE_KEY);
     }
@@ -144,9 +161,9 @@ fn kind_by_value(value: &str) -> Option<Kind> {
     let fits = |shape: &&Shape| {
         words().any(|word| {
             let rests = shape.prefixes.iter().filter_map(|prefix| word.strip_prefix(prefix));
-            rests
-                .into_iter()
-                .any(|rest| rest.len() >= shape.rest && rest.bytes().any(|it| it.is_ascii_digit()))
+            rests.into_iter().any(|rest| {
+                rest.len() >= shape.rest && (!shape.digit || rest.bytes().any(|it| it.is_ascii_digit()))
+            })
         })
     };
     let by_shape = SHAPES.iter().find(fits).map(|shape| shape.kind);
@@ -179,7 +196,14 @@ fn kind_by_name(name: &str, value: &str) -> Option<Kind> {
         }
         _ => {}
     }
-    if name.ends_with("_DSN") || name.ends_with("_CONNECTION_STRING") || name.ends_with("_DATABASE_URL") {
+    if name.ends_with("SENTRY_DSN") || (name == "DSN" && value.contains("sentry")) {
+        return Some(TRACKER);
+    }
+    if name == "DSN"
+        || name.ends_with("_DSN")
+        || name.ends_with("_CONNECTION_STRING")
+        || name.ends_with("_DATABASE_URL")
+    {
         return Some(DATABASE);
     }
     if name.contains("_WEBHOOK") || name.starts_with("WEBHOOK") {
@@ -193,7 +217,9 @@ fn kind_by_name(name: &str, value: &str) -> Option<Kind> {
 /// Whether a name, in capitals, says that its value is a secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let public = PUBLIC.iter().any(|part| name.contains(part));
-    !public && (NAMES.contains(&name) || SUFFIXES.iter().any(|suffix| name.ends_with(suffix)))
+    let plain = STAGES.iter().find_map(|stage| name.strip_suffix(stage)).unwrap_or(name);
+    let named = NAMES.contains(&plain) || plain == "STRIPE_SK" || name.starts_with("OP_SESSION_");
+    !public && (named || SUFFIXES.iter().any(|suffix| plain.ends_with(suffix)))
 }
 
 /// Whether a text has an address with a user and a password: `scheme://user:password@host`. A
@@ -226,11 +252,13 @@ mod tests {
             ("xoxb-", "slack-token"),
             ("glpat-", "gitlab-token"),
             ("AKIA", "aws-access-key"),
+            ("sk_live_", "stripe-key"),
         ] {
             assert_eq!(name_of("X", &format!("{start}{digits}")), Some(kind));
             assert_eq!(name_of("X", &format!("--header 'Bearer {start}{digits}'")), Some(kind), "{start}");
             assert_eq!(name_of("X", start), None, "{start} alone is no token");
         }
+        assert_eq!(name_of("PAYMENTS", "sk_live_abcdefghijkl"), Some("stripe-key"), "letters are enough");
         assert_eq!(name_of("X", "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.sig"), Some("web-token"));
         assert_eq!(name_of("X", "-----BEGIN RSA PRIVATE KEY-----\nMIIE"), Some("private-key"));
         assert_eq!(name_of("X", "https://me:pw1@host/path"), Some("url-with-password"));
@@ -243,7 +271,12 @@ mod tests {
         }
         assert_eq!(name_of("MY_KEY", "/no/such+file="), Some("named-like-a-secret"), "base64 has slashes");
         assert_eq!(name_of("DATABASE_URL", "x9"), Some("database-address"));
-        assert_eq!(name_of("SENTRY_DSN", "x9"), Some("database-address"));
+        assert_eq!(name_of("DSN", "x9"), Some("database-address"));
+        assert_eq!(name_of("DB_DSN", "x9"), Some("database-address"));
+        assert_eq!(name_of("SENTRY_DSN", "x9"), Some("error-tracker-address"));
+        assert_eq!(name_of("DSN", "https://x9@o1.ingest.sentry.io/1"), Some("error-tracker-address"));
+        assert_eq!(name_of("STRIPE_SECRET_KEY_LIVE", "x9"), Some("named-like-a-secret"));
+        assert_eq!(name_of("OP_SESSION_ACME", "x9"), Some("named-like-a-secret"));
         assert_eq!(name_of("SLACK_WEBHOOK_URL", "x9"), Some("webhook"));
         assert_eq!(name_of("AWS_SECRET_ACCESS_KEY", "x9"), Some("aws-variable"));
     }
@@ -263,6 +296,9 @@ mod tests {
             ("REMOTE", "https://user:${TOKEN}@host"),
             ("LIBRARY", "sk-learn-is-a-library-of-python"),
             ("KEYBOARD", "us"),
+            ("DESKTOP_SESSION", "plasma"),
+            ("XDG_SESSION_ID", "3"),
+            ("STRIPE_PUBLISHABLE_KEY_LIVE", "pk_live_1"),
         ] {
             assert_eq!(name_of(name, value), None, "{name}={value}");
         }

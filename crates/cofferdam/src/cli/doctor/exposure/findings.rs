@@ -71,6 +71,14 @@ impl Kind {
     }
 }
 
+/// What a person would type that shows a run something of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ShownBy {
+    /// `--workspace` with the current folder.
+    Workspace,
+}
+
 /// One thing that code would inherit.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
@@ -90,6 +98,8 @@ pub(super) struct Finding {
     /// capability does.
     #[serde(serialize_with = "names")]
     pub(super) hidden_by: &'static [Capability],
+    /// What shows it to a run, if that is asked for; null where only naming the very thing would.
+    pub(super) shown_by: Option<ShownBy>,
     /// Whether the profile's backend enforces them all here; null where the profile runs nothing.
     pub(super) hidden: Option<bool>,
 }
@@ -111,8 +121,15 @@ impl Finding {
             what: kind.what.to_owned(),
             why: kind.why,
             hidden_by,
+            shown_by: None,
             hidden: None,
         }
+    }
+
+    /// Notes what shows it, so that no capability is said to hide it.
+    pub(super) fn be_shown_by(&mut self, what: ShownBy) {
+        self.shown_by = Some(what);
+        self.hidden_by = &[];
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use super::findings::{Finding, Group, ProfileSeen, Report, Scope};
+use super::findings::{Finding, Group, ProfileSeen, Report, Scope, ShownBy};
 use crate::cli::doctor::page::{LIST, Mark, Page, Paint};
 
 /// How wide a place may be before its text goes on a line of its own, in characters.
@@ -76,14 +76,15 @@ fn title(group: Group, scope: Scope) -> String {
 
 /// The rows of a group, those with the same answer together and the answer after them.
 fn rows(page: &mut Page<'_>, findings: &[&Finding], profile: &ProfileSeen) -> io::Result<()> {
-    let mut done: Vec<&[_]> = vec![];
+    let answer_of = |finding: &Finding| (finding.hidden_by, finding.shown_by);
+    let mut done = vec![];
     for first in findings {
-        if done.contains(&first.hidden_by) {
+        if done.contains(&answer_of(first)) {
             continue;
         }
-        done.push(first.hidden_by);
+        done.push(answer_of(first));
         let mut before = None;
-        for finding in findings.iter().filter(|it| it.hidden_by == first.hidden_by) {
+        for finding in findings.iter().filter(|it| answer_of(it) == answer_of(first)) {
             row(page, finding, before)?;
             before = Some(finding.kind);
         }
@@ -114,6 +115,12 @@ fn answer(page: &mut Page<'_>, finding: &Finding, profile: &ProfileSeen) -> io::
     let all: Vec<_> = finding.hidden_by.iter().map(|capability| capability.name()).collect();
     let ProfileSeen { name, enforced, .. } = profile;
     match finding.hidden {
+        Some(_) if finding.shown_by == Some(ShownBy::Workspace) => page.list(
+            Mark::No,
+            &format!(
+                "within reach of a run of profile {name} too: shown by --workspace, if you name this folder"
+            ),
+        ),
         Some(true) => {
             page.list(Mark::Yes, &format!("out of reach for a run of profile {name}, by {}", names(&all)))
         }

@@ -16,9 +16,14 @@ use cofferdam_sys::{fd, process};
 
 use super::findings::shown;
 use super::table::{Base, Place};
+use crate::places;
 
 /// How much of a file is looked at to see what it is, in bytes.
 const HEAD: u64 = 64 << 10;
+
+/// How much is read of a file that has to be read whole, in bytes: settings that an agent keeps its
+/// history in.
+const WHOLE: u64 = 4 << 20;
 
 /// How many entries of one folder are looked at.
 const ENTRIES: usize = 1000;
@@ -70,6 +75,12 @@ impl Surroundings {
     /// Whether a path is below the person's home.
     pub(super) fn is_in_home(&self, path: &Path) -> bool {
         self.home.as_ref().is_some_and(|home| path.starts_with(home))
+    }
+
+    /// The current folder as `--workspace .` would show it, with its links resolved; nothing where it
+    /// can't be shown.
+    pub(super) fn workspace(&self) -> Option<PathBuf> {
+        places::workspace(&self.folder, Path::new("/")).ok()
     }
 
     /// Everything that is at a place.
@@ -165,8 +176,18 @@ pub(super) fn head(path: &Path) -> Option<String> {
 
 /// The first bytes of a regular file that this user can read.
 pub(super) fn text(path: &Path) -> Option<String> {
+    beginning(path, HEAD)
+}
+
+/// A regular file that this user can read, if it isn't too large to be read whole.
+pub(super) fn whole_text(path: &Path) -> Option<String> {
+    let size = path.metadata().ok()?.len();
+    (size <= WHOLE).then(|| beginning(path, WHOLE)).flatten()
+}
+
+fn beginning(path: &Path, most: u64) -> Option<String> {
     let mut bytes = vec![];
-    fd::open_regular(path).ok()??.take(HEAD).read_to_end(&mut bytes).ok()?;
+    fd::open_regular(path).ok()??.take(most).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

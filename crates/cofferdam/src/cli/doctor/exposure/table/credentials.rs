@@ -17,6 +17,8 @@ pub(in crate::cli::doctor::exposure) enum Proof {
     PrivateKey,
     /// A line gives a value to a name that sounds like a secret.
     SecretLine,
+    /// It is JSON, and hands a secret to one of the servers of an agent (`mcpServers`).
+    ServerSecret,
     /// It holds an address with a user and a password.
     UrlWithPassword,
 }
@@ -39,7 +41,7 @@ const fn row(
     Credential { kind: Kind::new(name, what, why), proof, places }
 }
 
-use Proof::{Entry, Holds, Presence, PrivateKey, SecretLine, UrlWithPassword};
+use Proof::{Entry, Holds, Presence, PrivateKey, SecretLine, ServerSecret, UrlWithPassword};
 
 /// Every kind, in the order of the page: keys, clouds, registries, code hosts, agents, the rest.
 #[rustfmt::skip]
@@ -75,6 +77,7 @@ pub(in crate::cli::doctor::exposure) const TABLE: &[Credential] = &[
     row("oci-config", "Oracle Cloud keys", "acts as you in Oracle Cloud", Holds(&["key_file", "pass_phrase"]), &[home(".oci/config")]),
     row("digitalocean-token", "DigitalOcean token", "acts as you in DigitalOcean", Holds(&["access-token:"]), &[config("doctl/config.yaml")]),
     row("hetzner-token", "Hetzner Cloud token", "acts as you in Hetzner Cloud", Holds(&["token"]), &[config("hcloud/cli.toml")]),
+    row("databricks-token", "Databricks token", "acts as you in Databricks", Holds(&["token", "client_secret", "password"]), &[home(".databrickscfg"), named("DATABRICKS_CONFIG_FILE", "")]),
     row("fly-token", "Fly.io token", "deploys as you", Holds(&["access_token"]), &[home(".fly/config.yml")]),
     row("heroku-token", "Heroku token", "deploys as you", Holds(&["token", "password"]), &[data("heroku/config.json"), home(".heroku/credentials")]),
     row("netlify-token", "Netlify token", "deploys as you", Holds(&["\"token\""]), &[config("netlify/config.json"), home(".netlify/config.json")]),
@@ -131,6 +134,9 @@ pub(in crate::cli::doctor::exposure) const TABLE: &[Credential] = &[
         &[config("Cursor/User/globalStorage/state.vscdb"), config("cursor/auth.json"), home(".cursor/auth.json")]),
     row("copilot-login", "Copilot login", "acts as you with your agent's account", Holds(&["oauth_token"]),
         &[config("github-copilot/hosts.json"), config("github-copilot/apps.json")]),
+    row("opencode-login", "opencode login", "acts as you with your agent's account", Holds(&["\"key\"", "\"access\"", "\"refresh\""]), &[data("opencode/auth.json")]),
+    row("agent-server-key", "agent settings with keys of its servers", "is used as you wherever it is accepted", ServerSecret,
+        &[home(".claude.json"), home(".cursor/mcp.json"), home(".gemini/settings.json"), home(".codeium/windsurf/mcp_config.json"), config("Claude/claude_desktop_config.json"), folder(".mcp.json"), folder(".cursor/mcp.json"), folder(".vscode/mcp.json")]),
     row("aider-secret", "aider settings with keys", "spends your model budget", Holds(&["api-key", "api_key"]), &[home(".aider.conf.yml")]),
 
     row("postgres-password", "PostgreSQL passwords", "opens your databases", Presence, &[home(".pgpass"), named("PGPASSFILE", "")]),
@@ -142,7 +148,13 @@ pub(in crate::cli::doctor::exposure) const TABLE: &[Credential] = &[
     row("minio-key", "MinIO keys", "reads and deletes in your buckets", Holds(&["secretkey"]), &[home(".mc/config.json")]),
     row("restic-password", "restic password", "decrypts your backups", Presence, &[config("restic/password"), named("RESTIC_PASSWORD_FILE", "")]),
     row("env-file", "environment file with secrets", "is your project's own set of secrets", SecretLine,
-        &[folder(".env"), folder(".env.local"), folder(".env.development"), folder(".env.production"), folder(".env.staging"), folder(".env.test"), folder(".envrc"), home(".env")]),
+        &[folder(".env*"), folder("*.env"), home(".env")]),
+    row("service-account-key", "key of a cloud's service account", "acts as that account", PrivateKey,
+        &[folder("service-account*.json"), folder("service_account*.json"), folder("serviceAccount*.json"), folder("*credentials*.json"), folder("*-key.json"), folder("gcp*.json"), folder("firebase*.json")]),
+    row("project-key", "private key in this folder", "logs in or signs in your project's name", PrivateKey,
+        &[folder("*.pem"), folder("*.key"), folder("id_*")]),
+    row("shell-secret", "shell start-up file with a secret", "is used as you wherever it is accepted", SecretLine,
+        &[home(".bashrc"), home(".bash_profile"), home(".bash_login"), home(".profile"), home(".zshrc"), home(".zshenv"), home(".zprofile"), named("ZDOTDIR", ".zshrc"), named("ZDOTDIR", ".zshenv")]),
 
     row("firefox-data", "Firefox cookies and logins", "is logged in as you wherever you are", Presence,
         &[home(".mozilla/firefox/*/cookies.sqlite"), home(".mozilla/firefox/*/logins.json"), home("snap/firefox/common/.mozilla/firefox/*/cookies.sqlite")]),
