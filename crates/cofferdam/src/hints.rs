@@ -217,7 +217,8 @@ impl Host<'_> {
                 shown(&inside)
             ));
         }
-        self.hidden(&found.name).or_else(|| Some(self.only_one_file(&found)))
+        let hidden = || self.hidden(&found.name); // a workspace wouldn't show it either
+        (!self.asked.is_job).then(hidden).flatten().or_else(|| Some(self.only_one_file(&found)))
     }
 
     /// That something is hidden, by what, and what to do about it.

@@ -162,7 +162,9 @@ fn plant_variables(person: &mut Person, secrets: &mut Secrets) -> Vec<(&'static 
         ("url-with-password", "EIGHT", "https://someone:", "@example.com/"),
         ("aws-variable", "AWS_SECRET_ACCESS_KEY", "", ""),
         ("named-like-a-secret", "DEPLOY_PASSWORD", "", ""),
-        ("database-address", "SENTRY_DSN", "", ""),
+        ("database-address", "DSN", "", ""),
+        ("error-tracker-address", "SENTRY_DSN", "", ""),
+        ("stripe-key", "NINE", "sk_live_", ""),
         ("webhook", "CI_WEBHOOK_URL", "https://example.com/", ""),
         ("container-credentials", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://169.254.170.2/", ""),
     ] {
@@ -200,6 +202,21 @@ fn plant_files(person: &Person, secrets: &mut Secrets) -> Vec<(&'static str, Str
         ("vault-token", ".vault-token", "", ""),
         ("huggingface-token", ".cache/huggingface/token", "", ""),
         ("claude-login", ".claude/.credentials.json", "{\"accessToken\":\"", "\"}"),
+        ("opencode-login", ".local/share/opencode/auth.json", "{\"x\":{\"key\":\"", "\"}}"),
+        (
+            "agent-server-key",
+            ".cursor/mcp.json",
+            "{\"mcpServers\":{\"x\":{\"env\":{\"X_API_KEY\":\"",
+            "\"}}}}",
+        ),
+        (
+            "agent-server-key",
+            ".claude.json",
+            "{\"projects\":{\"/w\":{\"mcpServers\":{\"x\":{\"env\":{\"X_API_KEY\":\"",
+            "\"}}}}}}",
+        ),
+        ("databricks-token", ".databrickscfg", "[DEFAULT]\ntoken = ", "\n"),
+        ("shell-secret", ".zshrc", "alias a=b\nexport X_API_KEY=", "\n"),
         ("codex-login", ".codex/auth.json", "{\"api_key\":\"", "\"}"),
         ("postgres-password", ".pgpass", "h:1:d:u:", "\n"),
         ("mysql-password", ".my.cnf", "[client]\npassword=", "\n"),
@@ -328,6 +345,53 @@ fn what_a_run_would_not_see_is_told_and_what_it_would_still_have_too() {
         page.contains("no   within reach of a run of profile internal too: it lacks separate-kernel"),
         "{page}"
     );
+}
+
+#[test]
+fn what_lies_below_the_current_folder_is_said_to_be_shown_by_a_workspace() {
+    let person = Person::new();
+    person.file("home/.vault-token", "x");
+    person.file("work/.env.local", "API_TOKEN=x9\n");
+    person.file("work/prod.env", "API_TOKEN=x9\n");
+    person.file("work/service-account-1.json", "{\"private_key\": \"-----BEGIN PRIVATE KEY-----\\nx\"}");
+    person.file("work/.git/config", "[remote \"o\"]\nurl = https://me:pw@example.com/x\n");
+    let report = person.json();
+    if report["profile"]["backend"] != "container" {
+        skip!("internal runs in no container here: {}", report["profile"]["why"]);
+    }
+    let all = report["findings"].as_array().unwrap();
+    for (kind, name, hidden) in [
+        ("vault-token", ".vault-token", true),
+        ("env-file", ".env.local", true),
+        ("env-file", "prod.env", false),
+        ("service-account-key", "service-account-1.json", false),
+        ("git-config-password", ".git/config", false),
+    ] {
+        let found = all.iter().find(|it| it["kind"] == kind && it["place"].as_str().unwrap().ends_with(name));
+        let found = found.unwrap_or_else(|| panic!("no {kind} {name}: {all:#?}"));
+        assert_eq!(found["hidden"], hidden, "{found}");
+        assert_eq!(found["shown_by"], if hidden { Value::Null } else { "workspace".into() }, "{found}");
+    }
+    let page = person.look(&[]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(page.contains("shown by --workspace, if you name this folder"), "{page}");
+}
+
+#[test]
+fn a_reader_that_has_gone_is_nothing_to_talk_about() {
+    let person = Person::new();
+    for args in [
+        &["doctor", "--json"][..],
+        &["doctor", "--exposure"],
+        &["schema", "outcome"],
+        &["completions", "bash"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = person.product.command(args).stdout(writer).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.as_str()), (Some(141), ""), "{args:?}");
+        assert_eq!(person.product.call(args).code, 0, "{args:?} with a reader");
+    }
 }
 
 #[test]

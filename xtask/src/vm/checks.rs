@@ -144,6 +144,20 @@ pub(crate) const CHECKS: &[Check] = &[
         "#,
     },
     Check {
+        name: "an_ordinary_user_in_a_delegated_group_runs_with_every_ceiling",
+        stage: Stage::Delegated,
+        script: r#"
+            delegate mine
+            outcome_as_user -g "$GROUP" --memory 64MiB --disk 16MiB -- python3 -c 'x = bytearray(200 << 20)'
+            is 'o["end"]' out_of_memory
+            holds '{"memory", "cpu", "pids"} <= set(o["enforced"]) and not o["gaps"]'
+            outcome_as_user -g "$GROUP/cofferdam-self" --pids 10 -- \
+                sh -c 'for n in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 20 & done'
+            holds '"pids" in o["limits_hit"] and o["left"]["processes"] > 0'
+            nothing_left
+        "#,
+    },
+    Check {
         name: "root_in_a_service_has_every_ceiling",
         stage: Stage::Service,
         script: r#"
@@ -169,6 +183,16 @@ pub(crate) const CHECKS: &[Check] = &[
             done
             echo "left: $left"
             exit 1
+        "#,
+    },
+    Check {
+        name: "an_ordinary_user_with_a_user_manager_runs_with_every_ceiling",
+        stage: Stage::Service,
+        script: r#"
+            outcome_as_user --memory 64MiB --disk 16MiB -- python3 -c 'x = bytearray(200 << 20)'
+            is 'o["end"]' out_of_memory
+            holds '{"memory", "cpu", "pids"} <= set(o["enforced"]) and not o["gaps"]'
+            nothing_left
         "#,
     },
     Check {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use cofferdam_core::files::{GuestPath, Pattern, Python, Workspace};
 use cofferdam_core::outcome::{Fault, RunId};
+use cofferdam_core::policy::Ceiling;
+use cofferdam_core::request::{Lang, Origin, Script};
 
 use super::*;
 use crate::report;
@@ -67,19 +69,113 @@ fn a_module_that_an_environment_lacks_is_to_be_installed_there() {
     assert_eq!(hints, ["numpy isn't installed in \"/v\": install it there, and run this again"]);
 }
 
+/// Makes a virtual environment, and in it what is installed.
+fn environment(folder: &Path, installed: &[&str]) {
+    let packages = folder.join("lib/python3.12/site-packages");
+    fs::create_dir_all(&packages).unwrap();
+    fs::create_dir_all(folder.join("bin")).unwrap();
+    fs::write(folder.join("bin/python"), "").unwrap();
+    fs::write(folder.join("pyvenv.cfg"), "").unwrap();
+    for name in installed {
+        fs::create_dir_all(packages.join(name)).unwrap();
+    }
+}
+
 #[test]
-fn a_module_that_is_nowhere_names_ones_own_python_or_an_environment() {
+fn another_python_is_proposed_only_where_the_module_lies_in_it() {
     let folder = Folder::new();
     let line = "No module named 'numpy'";
-    assert!(folder.hints(Files::default(), line)[0].contains("virtual environment"), "the last resort");
-    fs::create_dir(folder.0.path().join(".venv")).unwrap();
-    fs::write(folder.0.path().join(".venv/pyvenv.cfg"), "").unwrap();
-    assert!(folder.hints(Files::default(), line)[0].ends_with("pass --venv .venv"));
+    let nowhere = folder.hints(Files::default(), line);
+    assert!(nowhere[0].contains("isn't installed in any Python found here"), "{nowhere:?}");
+    assert!(nowhere[0].contains(python::SYSTEM) && nowhere[0].ends_with("pass --venv DIR"), "{nowhere:?}");
+    let venv = folder.0.path().join(".venv");
+    environment(&venv, &[]);
+    let empty = folder.hints(Files::default(), line);
+    assert!(empty[0].contains("isn't installed in any Python found here"), "{empty:?}");
+    assert!(empty[0].contains("install it in") && empty[0].ends_with("pass --venv .venv"), "{empty:?}");
+    environment(&venv, &["numpy"]);
+    let hints = folder.hints(Files::default(), line);
+    assert!(hints[0].starts_with("numpy is installed in") && hints[0].ends_with("pass --venv .venv"));
+    environment(&folder.0.path().join("active"), &["scipy"]);
     let asked = Asked::default();
     let mut host = folder.host(&asked, 1000);
-    host.around.virtual_env = Some(folder.0.path().join(".venv"));
-    let hints = host.hints(&failed(End::Exited(1), None), line);
-    assert!(hints[0].contains("your own python3") && hints[0].contains("--venv"), "{hints:?}");
+    host.around.virtual_env = Some(folder.0.path().join("active"));
+    let hints = |line: &str| host.hints(&failed(End::Exited(1), None), line);
+    assert!(hints("No module named 'scipy'")[0].ends_with("pass --venv active"));
+    assert!(hints(line)[0].ends_with("pass --venv .venv"), "the active one hasn't it, the one beside has");
+}
+
+#[test]
+fn a_module_of_the_person_alone_is_shown_with_its_folder() {
+    let folder = Folder::new();
+    let packages = folder.0.path().join("home/.local/lib/python3.12/site-packages");
+    fs::create_dir_all(packages.join("numpy")).unwrap();
+    let asked = Asked::default();
+    let mut host = folder.host(&asked, 1000);
+    host.around.home = Some(folder.0.path().join("home"));
+    let hints = host.hints(&failed(End::Exited(1), None), "No module named 'numpy'");
+    assert!(hints[0].ends_with(&format!("--env PYTHONPATH={}", packages.display())), "{hints:?}");
+}
+
+#[test]
+fn a_module_that_a_workspace_hides_is_said_to_be_hidden() {
+    let folder = Folder::new();
+    let workspace = folder.0.path().join("w");
+    fs::write(workspace.join("secret.py"), "").unwrap();
+    fs::create_dir(workspace.join("pack")).unwrap();
+    let mut files = folder.with_workspace();
+    assert_eq!(folder.hints(files.clone(), "No module named 'secret'"), [""; 0], "it is inside");
+    files.hide = vec![Pattern::new("secret.py").unwrap(), Pattern::new("pack/**").unwrap()];
+    for module in ["secret", "pack"] {
+        let hints = folder.hints(files.clone(), &format!("No module named '{module}'"));
+        assert!(hints[0].contains("hidden by the pattern"), "{hints:?}");
+    }
+}
+
+#[test]
+fn a_command_of_an_environment_asks_for_the_environment() {
+    let folder = Folder::new();
+    for (place, files) in [(".venv", Files::default()), ("w/.venv", folder.with_workspace())] {
+        environment(&folder.0.path().join(place), &[]);
+        let asked = Asked { command: Some(".venv/bin/python".into()), files, ..Asked::default() };
+        let hints = folder.host(&asked, 1000).hints(&failed(End::Refused, Some(FaultCode::NotFound)), "");
+        assert!(hints[0].contains(&format!("pass --venv {place}, and name the command python")), "{hints:?}");
+    }
+    let asked = Asked { command: Some(".venv/bin/none".into()), ..Asked::default() };
+    let hints = folder.host(&asked, 1000).hints(&failed(End::Refused, Some(FaultCode::NotFound)), "");
+    assert_eq!(hints, [""; 0], "it isn't there");
+}
+
+#[test]
+fn an_option_after_the_script_is_pointed_out_where_the_run_was_refused() {
+    let script = |args: &[&str]| {
+        let args = args.iter().map(|word| std::ffi::CString::new(*word).unwrap()).collect();
+        Program::Script(Script { lang: Lang::Python, origin: Origin::Inline, source: vec![], args })
+    };
+    let folder = Folder::new();
+    let policy = Policy::resolve(&[], &Ceiling::default()).unwrap();
+    let hints = |args: &[&str], code| {
+        let asked = Asked::new(Some("job.py".into()), &script(args), &policy);
+        folder.host(&asked, 1000).hints(&failed(End::Refused, Some(code)), "")
+    };
+    let found = hints(&["x", "--profile=internal"], FaultCode::BackendRefused);
+    assert!(found.len() == 1 && found[0].starts_with("--profile stands after the script"), "{found:?}");
+    assert_eq!(hints(&["--verbose-thing", "-v"], FaultCode::BackendRefused), [""; 0]);
+    assert_eq!(hints(&["--profile"], FaultCode::HostError), [""; 0], "it was refused for something else");
+}
+
+#[test]
+fn the_advice_for_a_job_is_one_that_its_sender_can_take() {
+    let folder = Folder::new();
+    environment(&folder.0.path().join(".venv"), &["numpy"]);
+    let asked = Asked { is_job: true, ..Asked::default() };
+    let hints = |line: &str| folder.host(&asked, 1000).hints(&failed(End::Exited(1), None), line);
+    let file = hints("No such file or directory: 'data.csv'");
+    assert!(file[0].ends_with("put it among the job's `files`"), "{file:?}");
+    assert!(hints("No such file or directory: 'w'")[0].ends_with("start the batch with --workspace ."));
+    assert!(hints("No module named 'numpy'")[0].ends_with("start the batch with --venv .venv"));
+    assert!(hints("Network is unreachable")[0].contains("the job's `files`"));
+    assert!(hints("No such file or directory: '.env'")[0].contains("the job's `files`"), "it can be sent");
 }
 
 #[test]
@@ -90,7 +186,9 @@ fn a_missing_file_beside_the_script_is_named() {
     let hints = folder.hints(folder.with_workspace(), line);
     assert_eq!(
         hints,
-        ["\"data.csv\" is not in the workspace: show it at \"/inputs/data.csv\" with --in data.csv"]
+        [
+            "\"data.csv\" is not in the workspace: show it with --in data.csv, and it is at \"/inputs/data.csv\""
+        ]
     );
     assert_eq!(folder.hints(Files::default(), "No such file or directory: 'nowhere.csv'"), [""; 0]);
 }
@@ -100,11 +198,19 @@ fn a_hidden_file_is_said_to_be_hidden() {
     let folder = Folder::new();
     let mut files = folder.with_workspace();
     let hints = folder.hints(files.clone(), "No such file or directory: '/workspace/.env.local'");
-    assert!(hints[0].contains("hidden by the pattern \"**/.env*\""), "{hints:?}");
+    assert!(
+        hints[0].contains("hidden by the pattern \"**/.env*\", as it always is: pass single"),
+        "{hints:?}"
+    );
     let line = "cat: own.txt: No such file or directory";
     assert_eq!(folder.hints(files.clone(), line), [""; 0], "it is there, or the program removed it");
     files.hide = vec![Pattern::new("*.txt").unwrap()];
-    assert!(folder.hints(files, line)[0].contains("hidden by the pattern \"*.txt\""));
+    let hints = folder.hints(files.clone(), line);
+    assert!(hints[0].contains("hidden by the pattern \"*.txt\", of --hide"), "{hints:?}");
+    assert!(!hints[0].contains("--env"), "it is no file of variables: {hints:?}");
+    fs::create_dir_all(folder.0.path().join("w/.git/hooks")).unwrap();
+    let hooks = folder.hints(files, "ls: cannot access '.git/hooks': No such file or directory");
+    assert!(hooks[0].ends_with("\"**/.git/hooks\", as it always is"), "{hooks:?}");
     let alone = folder.hints(Files::default(), "No such file or directory: '.env'");
     assert!(alone[0].contains("hidden"), "a workspace wouldn't show it: {alone:?}");
 }
@@ -130,7 +236,7 @@ fn a_file_of_somebody_elses_asks_for_a_copy() {
 fn a_network_that_a_rule_opened_is_not_said_to_be_closed() {
     let folder = Folder::new();
     let line = "[Errno -3] Temporary failure in name resolution";
-    assert!(folder.hints(Files::default(), line)[0].contains("no network"));
+    assert!(folder.hints(Files::default(), line)[0].contains("have no network but a loopback"));
     let asked = Asked { has_network: true, ..Asked::default() };
     assert_eq!(folder.host(&asked, 1000).hints(&failed(End::Exited(1), None), line), [""; 0]);
 }

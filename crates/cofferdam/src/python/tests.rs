@@ -291,3 +291,31 @@ fn ones_own_python_is_told_from_the_sandboxs() {
     let active = Surroundings { virtual_env: venv.clone(), ..with("/usr/bin".into()) };
     assert_eq!(own(&active).unwrap().venv, venv);
 }
+
+#[test]
+fn a_module_is_told_from_the_names_that_installers_give_it() {
+    let host = Host::new();
+    let packages = "v/lib/python3.12/site-packages";
+    host.write(&format!("{packages}/single.py"), "");
+    host.write(&format!("{packages}/folder/__init__.py"), "");
+    host.write(&format!("{packages}/compiled.cpython-312-x86_64-linux-gnu.so"), "");
+    host.write(&format!("{packages}/Linked_In-1.0.dist-info/RECORD"), "");
+    host.write("v/lib64/pypy3.10/site-packages/other.py", "");
+    host.write("v/lib/python3.12/lib-dynload/_tkinter.cpython-312-x86_64-linux-gnu.so", "");
+    for module in ["single", "folder", "compiled", "linked_in", "other", "_tkinter"] {
+        assert!(has_module(&host.path("v"), module), "{module}");
+    }
+    for module in ["sing", "compile", "linked", "cpython"] {
+        assert!(!has_module(&host.path("v"), module), "{module}");
+    }
+    assert!(!has_module(&host.path("none"), "single"));
+}
+
+#[test]
+fn an_interpreter_that_may_not_be_read_is_not_called_gone() {
+    let why = |kind: io::ErrorKind| no_base(Path::new(".venv"), &kind.into()).why;
+    assert!(why(io::ErrorKind::NotFound).ends_with("is gone"));
+    let denied = why(io::ErrorKind::PermissionDenied);
+    assert!(denied.contains("may not read") && !denied.contains("gone"), "{denied}");
+    assert!(!why(io::ErrorKind::Interrupted).contains("gone"));
+}

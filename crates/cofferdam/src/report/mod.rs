@@ -115,7 +115,7 @@ pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
         return;
     }
     let terminal = io::stderr().is_terminal();
-    let advised = !outcome.hints.is_empty() && outcome.end != End::Exited(0);
+    let advised = !outcome.hints.is_empty();
     let says_it_all = matches!(outcome.end, End::Exited(_))
         && outcome.gaps.is_empty()
         && outcome.limits_hit.is_empty()
@@ -280,7 +280,7 @@ mod tests {
         let line = closing_line(&outcome);
         assert_eq!(line, "exit 3 · 0.0 ms (start 0.0 ms) · killed 2 left behind · NOT enforced: cpu");
         outcome.gaps = vec![];
-        let why = cofferdam_core::artifact::Rejection::HostExec;
+        let why = Rejection::HostExec;
         outcome.rejected = vec![cofferdam_core::artifact::Rejected { path: ".envrc".into(), why }];
         let line = closing_line(&outcome);
         assert!(

@@ -135,6 +135,23 @@ fn a_job_is_given_everything_that_its_line_says() {
 }
 
 #[test]
+fn a_job_that_failed_is_advised_as_a_run_is() {
+    needs_root!();
+    let network = "import urllib.request as r; r.urlopen('http://example.test', timeout=9)";
+    let lines =
+        jobs(&[json!({"code": network}), json!({"code": "print(1)"}), json!({"argv": ["no-such-program"]})]);
+    let (ran, outcomes) = batch(&product(), &[], &lines);
+    let _ = ran.exits(0);
+    let hints = outcomes[0]["hints"].as_array().unwrap();
+    assert!(hints.len() == 1 && hints[0].as_str().unwrap().contains("no network"), "{}", outcomes[0]);
+    assert!(hints[0].as_str().unwrap().contains("`files`"), "{}", outcomes[0]);
+    assert_eq!(outcomes[1]["hints"], json!([]));
+    let fix = outcomes[2]["error"]["fix"].as_str().unwrap();
+    assert_eq!(outcomes[2]["exit_code"], 127);
+    assert!(fix.contains("`argv`") && fix.contains("`files`") && !fix.contains("run FILE"), "{fix}");
+}
+
+#[test]
 fn an_agent_has_each_answer_before_it_sends_the_next_line() {
     needs_root!();
     let product = product();
@@ -267,7 +284,11 @@ fn a_batch_that_was_killed_leaves_nothing_after_a_sweep() {
     batch.child.kill().unwrap();
     batch.child.wait().unwrap();
     assert!(eventually(Duration::from_secs(10), || processes_with("sleep 310.1").is_empty()));
-    assert!(Snapshot::take().cgroups.len() > before.cgroups.len(), "a kill leaves something to sweep");
+    let left = Snapshot::take().new_since(&before);
+    assert!(
+        left.iter().any(|what| what.contains("cofferdam-r_")),
+        "a kill leaves something to sweep: {left:?}"
+    );
     let _ = product.call(["gc"]).exits(0);
     let clean = eventually(Duration::from_secs(5), || Snapshot::take().new_since(&before).is_empty());
     assert!(clean, "{:#?}", Snapshot::take().new_since(&before));

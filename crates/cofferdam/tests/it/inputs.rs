@@ -137,10 +137,36 @@ fn a_module_of_ones_own_python_is_told_from_the_sandboxs() {
     let venv = product.folder().join("venv");
     fs::create_dir(&venv).unwrap();
     fs::write(venv.join("pyvenv.cfg"), "home = /usr/bin\n").unwrap();
+    fs::create_dir_all(venv.join("lib/python3.12/site-packages/no_such_module")).unwrap();
     let mut command = product.command(["run", "--profile", "internal", "-c", "import no_such_module"]);
     command.env("VIRTUAL_ENV", &venv);
     let ran = finish(command).exits(1);
     assert!(ran.stderr.contains("this ran /usr/bin/python3") && ran.stderr.contains("--venv"), "{ran:?}");
+}
+
+#[test]
+fn an_option_after_the_script_is_explained_where_the_run_is_refused() {
+    let product = product();
+    let script = product.file("x.py", "");
+    let ran = finish(product.command(["run", script.to_str().unwrap(), "--profile", "internal"]));
+    if ran.code != 125 {
+        cofferdam_testkit::skip!("untrusted runs here");
+    }
+    assert!(ran.stderr.contains("hint: --profile stands after the script"), "{ran:?}");
+    let ran = finish(product.command(["run", script.to_str().unwrap(), "--own"]));
+    assert!(!ran.stderr.contains("hint: "), "{ran:?}");
+}
+
+#[test]
+fn a_command_of_an_environment_that_is_not_inside_asks_for_it() {
+    needs_root!();
+    let (product, workspace) = with_workspace();
+    let venv = std::path::Path::new(&workspace).join(".venv");
+    fs::create_dir_all(venv.join("bin")).unwrap();
+    fs::write(venv.join("pyvenv.cfg"), "home = /opt/none/bin\n").unwrap();
+    symlink("/opt/none/bin/python3", venv.join("bin/python")).unwrap();
+    let ran = product.run(&["--workspace", &workspace, "--", ".venv/bin/python", "a.py"]).exits(127);
+    assert!(ran.stderr.contains("hint: ") && ran.stderr.contains("--venv"), "{ran:?}");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::findings::{
-    BackendFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, RuntimeFound, Standing,
-    Trouble,
+    BackendFound, CgroupFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, RuntimeFound,
+    Standing, Trouble,
 };
 use crate::report::inert;
 
@@ -384,6 +384,27 @@ mod tests {
         let lines = wrap("one two three /a/path/that/is/long four", 9);
         assert_eq!(lines, ["one two", "three", "/a/path/that/is/long", "four"]);
         assert_eq!(wrap("", 9), [""]);
+    }
+
+    #[test]
+    fn a_controller_that_cannot_be_used_has_a_dash_and_the_reason() {
+        let cgroup = |version, folder: Option<&str>| CgroupFound {
+            controller: "pids",
+            version,
+            folder: folder.map(str::to_owned),
+            a_run_first: None,
+            missing: version.is_none().then(|| "it is not mounted".to_owned()),
+            trouble: None,
+        };
+        let said = |cgroup: &CgroupFound| {
+            let mut out = vec![];
+            Page { paint: &Paint::of(false), out: &mut out }.cgroup(cgroup).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let missing = said(&cgroup(None, None));
+        assert!(missing.contains("cgroup pids") && missing.contains("— it is not mounted"), "{missing}");
+        assert!(!missing.contains("v0") && !missing.contains("yes"), "{missing}");
+        assert!(said(&cgroup(Some(1), Some("/x"))).contains("v1 /x"));
     }
 
     #[test]
