@@ -28,15 +28,16 @@ impl RawMode {
         let Ok(before) = rustix::termios::tcgetattr(&terminal) else { return Ok(None) };
         let mut raw = before.clone();
         raw.make_raw();
-        rustix::termios::tcsetattr(&terminal, OptionalActions::Flush, &raw)?;
+        rustix::termios::tcsetattr(&terminal, OptionalActions::Now, &raw)?;
         Ok(Some(RawMode { terminal, before }))
     }
 }
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // If the terminal is gone there is nothing to restore.
-        let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Drain, &self.before);
+        // At once: to wait until what was written is read would be for ever where nobody reads. If the
+        // terminal is gone there is nothing to restore.
+        let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }
 

@@ -1,6 +1,7 @@
 """Drives a program through a terminal and prints, as a JSON list, what each step showed.
 
-Steps, one a line: `type TEXT` (and return), `keys ESCAPED`, `size ROWS COLUMNS`, `wait` (for the end).
+Steps, one a line: `type TEXT` (and return), `keys ESCAPED`, `size ROWS COLUMNS`, `wait` (for the end),
+`stare SECONDS` (without reading; the program has to be over by then).
 """
 
 import fcntl, json, os, pty, select, struct, sys, termios, time
@@ -36,7 +37,7 @@ def settle():
 
 
 seen = []
-if steps != ["wait"]:
+if steps[0].split()[0] not in ("wait", "stare"):
     settle()
 for step in steps:
     what, _, rest = step.partition(" ")
@@ -44,6 +45,10 @@ for step in steps:
         fcntl.ioctl(control, termios.TIOCSWINSZ, struct.pack("HHHH", *map(int, rest.split()), 0, 0))
         time.sleep(0.2)
         seen.append("")
+    elif what == "stare":
+        time.sleep(float(rest))
+        over = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        seen.append("over" if over else "still there")
     elif what == "wait":
         shown, end = "", time.time() + 10
         while not (ended := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)):

@@ -86,6 +86,7 @@ fn a_build_in_a_repository_comes_out_as_a_diff_and_the_repository_is_as_it_was()
     let workspace = ["--workspace", repo.to_str().unwrap(), "--diff", diff.to_str().unwrap()];
     let ran = product.run(&[&workspace[..], &["--", "sh", "-c", BUILD]].concat()).exits(0);
     assert_eq!(ran.stdout, "");
+    assert!(ran.stderr.contains("by hash alone") && ran.stderr.contains("prog"), "{ran:?}");
     assert_eq!(files(&repo), before);
     assert_eq!(git(&repo, &["rev-parse", "HEAD"]), status);
     assert_eq!(git(&repo, &["status", "--porcelain"]), "");
