@@ -125,6 +125,11 @@ impl Pool {
     }
 
     async fn park(&self, engine: &Engine) -> Option<()> {
+        // What isn't shown of a workspace is found by a walk when the sandbox opens: one that was opened
+        // earlier would show what came since.
+        if self.policy.files.workspace.is_some() {
+            return None;
+        }
         let grant = decide(&self.policy, self.hash.clone(), &self.usual).ok()?;
         let key = grant.sandbox_key();
         let (_, selected) = select::select(&engine.candidates, &grant, &self.usual.program);

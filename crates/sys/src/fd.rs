@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::check;
 
@@ -193,9 +194,20 @@ pub fn is_null_device(fd: impl AsFd) -> bool {
     found.file_type().is_char_device() && found.rdev() == libc::makedev(1, 3)
 }
 
-/// Whether a write of so many bytes would not have to wait: it is small, and there is room.
+/// Waits until a little can be written without waiting, at most so long. Says whether it can.
+#[must_use]
+pub fn takes_some_within(fd: impl AsFd, most: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    let milliseconds = most.as_millis().min(i32::MAX as u128) as i32;
+    // SAFETY: one live structure, as the count says.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
+    ready == 1 && poll.revents & libc::POLLOUT != 0
+}
+
+/// Whether a write of so many bytes would not have to wait: it is small, and there is room. A terminal
+/// says that there is room for a byte and may wait for the others.
 pub fn takes_at_once(fd: impl AsFd, bytes: usize) -> bool {
-    if bytes > libc::PIPE_BUF {
+    if bytes > libc::PIPE_BUF || is_terminal(&fd) {
         return false;
     }
     let mut poll = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLOUT, revents: 0 };

@@ -330,7 +330,7 @@ impl Steps {
 
     /// The workspace: the host's folder, a cover over it, and the program's own layer on top.
     fn layered(&mut self, place: &str, lower: &Source) {
-        self.bring("../lower", lower, true);
+        self.bring("../lower", lower);
         self.wait_for_filling(&path(&[place, "cover"]));
         self.attributes(c"../lower", MountFlags::READ_ONLY, false);
         self.push(Step::HandOver { path: path(&[place, "upper"]) });
@@ -345,39 +345,36 @@ impl Steps {
         self.push(Step::Await);
     }
 
-    /// Brings something of the host's to a place that is made for it.
-    fn bring(&mut self, place: &str, source: &Source, folder: bool) {
-        if folder {
-            self.folder(place);
-        } else {
-            self.file(place, "");
-        }
+    /// Brings a folder of the host's to a place that is made for it.
+    fn bring(&mut self, place: &str, source: &Source) {
+        self.folder(place);
         match source {
             Source::Mount(mount) => self.push(Step::Attach { mount: *mount, target: path(&[place]) }),
             Source::Path(source) => self.bind(source, &path(&[place])),
         }
     }
 
-    /// What is shown read-only. Folders through an overlay, which has inodes of its own.
+    /// What is shown read-only, through overlays, which have inodes of their own.
     fn shown(&mut self, plan: &Plan<'_>) {
         let empty = format!("{}empty", plan.hidden_place());
         let mut made = BTreeSet::from(["home", "home/user", "tmp"].map(str::to_owned));
-        for (number, Place { source, guest, folder }) in plan.files.shown.iter().enumerate() {
+        for (number, Place { source, guest, file }) in plan.files.shown.iter().enumerate() {
             for (end, _) in guest.match_indices('/') {
                 if made.insert(guest[..end].to_owned()) {
                     self.folder(&guest[..end]);
                 }
             }
             made.insert(guest.clone());
-            if *folder {
-                let lower = format!("../shown{number}");
-                self.bring(&lower, source, true);
-                self.folder(guest);
-                let options = format!("lowerdir={empty}:{lower},userxattr");
-                self.mount(c"overlay", &path(&[guest]), MountFlags::READ_ONLY, &path(&[&options]));
-            } else {
-                self.bring(guest, source, false);
-                self.attributes(&path(&[guest]), MountFlags::READ_ONLY, false);
+            let lower = format!("../shown{number}");
+            self.bring(&lower, source);
+            let view = if file.is_some() { format!("../view{number}") } else { guest.clone() };
+            self.folder(&view);
+            let options = format!("lowerdir={empty}:{lower},userxattr");
+            self.mount(c"overlay", &path(&[&view]), MountFlags::READ_ONLY, &path(&[&options]));
+            if let Some(name) = file {
+                self.file(guest, "");
+                let inside = [path(&[&view, "/"]).to_bytes(), name.to_bytes()].concat();
+                self.bind(&CString::new(inside).unwrap_or_default(), &path(&[guest]));
             }
         }
     }

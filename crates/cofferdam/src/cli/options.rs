@@ -219,7 +219,24 @@ impl Options {
         let refused = |error: BadValue| Unprepared::request(FaultCode::BadRequest, error.why, error.help);
         places::settle(&mut policy.files).map_err(refused)?;
         places::refuse_state(&policy.files, &state).map_err(refused)?;
+        refuse_workspace_as_prefix(&policy.files)?;
         Ok(Judged { policy, rest, state })
+    }
+}
+
+/// An environment, and the interpreter that it names, are shown whole. One that holds the workspace
+/// would show what the workspace hides; its settings may be the work of whoever wrote what is in it.
+fn refuse_workspace_as_prefix(files: &Files) -> Result<(), Unprepared> {
+    let (Some(workspace), Some(_)) = (&files.workspace, &files.python) else { return Ok(()) };
+    match files.shown.iter().find(|shown| workspace.host.starts_with(&shown.host)) {
+        None => Ok(()),
+        Some(shown) => {
+            let message =
+                format!("{} would be shown whole, and the workspace is in it", shown.host.display());
+            let fix =
+                "name another interpreter or environment, or another workspace; --in shows folders as well";
+            Err(Unprepared::request(FaultCode::BadRequest, message, fix))
+        }
     }
 }
 

@@ -244,6 +244,15 @@ impl Reporter {
     /// Opens the Outcome's file, so that a name that can't be written refuses the run.
     fn new(args: &RunArgs) -> Result<Self, Fault> {
         let open = |path: &PathBuf| {
+            // The kernel's own links to open files are meant; any other may be somebody's trap.
+            let own = path.starts_with("/dev") || path.starts_with("/proc");
+            if !own && std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+                return Err(Fault {
+                    code: FaultCode::BadRequest,
+                    message: format!("--outcome: {} is a symbolic link", path.display()),
+                    fix: Some("name what it leads to, or remove the link".into()),
+                });
+            }
             File::create(path).map_err(|error| Fault {
                 code: FaultCode::BadRequest,
                 message: format!("could not create {}: {error}", path.display()),

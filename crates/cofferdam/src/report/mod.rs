@@ -15,6 +15,8 @@ use cofferdam_core::outcome::{Cancel, End, Fault, FaultCode, LimitName, Outcome,
 use cofferdam_engine::EngineError;
 pub(crate) use cofferdam_engine::chain;
 
+use cofferdam_sys::fd;
+
 use crate::console::{Kept, Spool};
 use crate::files::FileError;
 use outcome::{Captured, OutcomeJson, Stream};
@@ -90,9 +92,15 @@ pub(crate) fn state_fault(error: &EngineError, state: &Path) -> Fault {
     Fault { code, message: chain(error), fix: Some(fix) }
 }
 
+/// Standard error, unless nobody reads it: a last word isn't worth waiting for ever.
+fn stderr() -> Option<io::StderrLock<'static>> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    fd::takes_some_within(io::stderr(), PATIENCE).then(|| io::stderr().lock())
+}
+
 /// Says on standard error what couldn't be done and what to do next.
 pub(crate) fn complain(message: &str, fix: Option<&str>) {
-    let mut err = io::stderr().lock();
+    let Some(mut err) = stderr() else { return };
     let paint = Paint::for_stderr();
     // Nobody is left to tell if standard error can't be written.
     let _ = writeln!(err, "{}cofferdam:{} {}", paint.bad, paint.plain, inert(message));
@@ -125,7 +133,7 @@ pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
         return;
     }
     let paint = Paint::for_stderr();
-    let mut err = io::stderr().lock();
+    let Some(mut err) = stderr() else { return };
     let within_line = |kept: &Kept| matches!(kept, Kept::Passed { within_line: true, .. });
     let begin = if terminal && kept.iter().any(within_line) { "\n" } else { "" };
     // As in `complain`: there is nobody left to tell.

@@ -3,7 +3,7 @@
 //! It is written through a folder that the sandbox handed over, by this process acting as the
 //! program's user: the sandbox's file system knows no other.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -40,7 +40,7 @@ pub(in super::super) fn fill(
         .map(|_| process::ActingAs::user_and_group(ids.outside, ids.group_outside))
         .transpose()
         .map_err(BackendError::host("act as the sandbox's user"))?;
-    let mut cover = Cover { target, source, made: BTreeSet::new() };
+    let mut cover = Cover { target, source, made: BTreeMap::new() };
     if layered {
         for hidden in &survey.hidden {
             cover.white_out(hidden).map_err(|error| failed(path, hidden, &error))?;
@@ -49,7 +49,7 @@ pub(in super::super) fn fill(
     for entry in &survey.foreign {
         cover.copy(entry).map_err(|error| failed(path, &entry.path, &error))?;
     }
-    Ok(())
+    cover.finish().map_err(|error| failed(path, b"", &error))
 }
 
 fn failed(workspace: &Path, path: &[u8], error: &io::Error) -> BackendError {
@@ -69,8 +69,8 @@ fn failed(workspace: &Path, path: &[u8], error: &io::Error) -> BackendError {
 struct Cover<'a> {
     target: BorrowedFd<'a>,
     source: BorrowedFd<'a>,
-    /// Folders that are there already.
-    made: BTreeSet<Vec<u8>>,
+    /// Folders that are there already, with the permissions that they get at the end.
+    made: BTreeMap<Vec<u8>, Mode>,
 }
 
 impl Cover<'_> {
@@ -103,15 +103,22 @@ impl Cover<'_> {
 
     /// Makes a folder like the workspace's, and those above it, once.
     fn folder(&mut self, path: &[u8]) -> io::Result<()> {
-        if self.made.contains(path) {
+        if self.made.contains_key(path) {
             return Ok(());
         }
         self.folders_above(path)?;
         let folder = open_beneath(self.source, path, OFlags::PATH | OFlags::DIRECTORY)?;
         let mode = Mode::from_raw_mode(rustix::fs::fstat(folder)?.st_mode & 0o777);
-        rustix::fs::mkdirat(self.target, path, mode)?;
-        rustix::fs::chmodat(self.target, path, mode, AtFlags::empty())?; // whatever our umask is
-        self.made.insert(path.to_vec());
+        rustix::fs::mkdirat(self.target, path, Mode::RWXU)?;
+        self.made.insert(path.to_vec(), mode);
+        Ok(())
+    }
+
+    /// Gives folders the permissions that they have in the workspace, once all is in them.
+    fn finish(&self) -> io::Result<()> {
+        for (path, mode) in self.made.iter().rev() {
+            rustix::fs::chmodat(self.target, path, *mode, AtFlags::empty())?;
+        }
         Ok(())
     }
 

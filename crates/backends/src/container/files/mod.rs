@@ -44,12 +44,12 @@ pub(super) struct HostFiles {
 /// Something of the host's and its place inside.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Where it comes from.
+    /// The folder, or the one that the file is in.
     pub(super) source: Source,
     /// Its path inside, without the leading slash.
     pub(super) guest: String,
-    /// Whether it is a folder.
-    pub(super) folder: bool,
+    /// The file's name in its folder; none if it is the folder that is shown.
+    pub(super) file: Option<CString>,
 }
 
 /// Where something comes from.
@@ -128,6 +128,16 @@ impl HostFiles {
         let guest = shown.guest.as_c_str().to_str();
         let guest =
             guest.map_err(|_| refused("its name is no UTF-8", "give it another: --in HOST:/inputs/NAME"))?;
+        // A file is shown through its folder too, of which nothing else is shown: an overlay's own inodes
+        // can't be had for a file alone.
+        let file = path.file_name().filter(|_| kind == Kind::File);
+        let (place, path) = match (file, path.parent()) {
+            (Some(_), Some(folder)) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                (survey::open_as_resolved(folder, flags).map_err(failed)?, folder)
+            }
+            _ => (place, path.as_path()),
+        };
         let source = if ids.root_outside.is_some() {
             let owner = Owner { user: found.st_uid, group: found.st_gid };
             let (copy, _) = copy_shown_as_ours(&place, owner, ids).map_err(failed)?;
@@ -137,7 +147,7 @@ impl HostFiles {
             Source::Path(c_path(path))
         };
         let guest = guest.trim_start_matches('/').to_owned();
-        self.shown.push(Place { source, guest, folder: kind == Kind::Folder });
+        self.shown.push(Place { source, guest, file: file.map(|name| c_path(Path::new(name))) });
         Ok(())
     }
 

@@ -289,6 +289,11 @@ impl Walk {
         let opened = open_beneath(self.folder.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY);
         let folder = match opened {
             Ok(folder) => folder,
+            // What can't be looked through isn't shown: its owner inside could open it.
+            Err(error) if !path.is_empty() && error.kind() == io::ErrorKind::PermissionDenied => {
+                found.survey.hidden.push(path.to_vec());
+                return Ok(());
+            }
             Err(error) if !path.is_empty() && is_nothing_to_see(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -381,13 +386,10 @@ impl Seen<'_> {
     }
 }
 
-/// A folder that the program won't see anything in either: not ours to read, gone, or another file
-/// system, which an overlay doesn't show.
+/// A folder that the program won't see anything in either: gone, or another file system, which an
+/// overlay doesn't show.
 fn is_nothing_to_see(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound | io::ErrorKind::CrossesDevices
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::CrossesDevices)
 }
 
 #[cfg(test)]

@@ -13,6 +13,10 @@ use super::job::{self, Job, Refused};
 /// The longest line, in bytes: what a program and its files may be together.
 const LINE_BYTES: usize = 64 << 20;
 
+/// The most values in a line: each takes many times its letters once it is read. Arguments, variables
+/// and files come to some thousands.
+const VALUES: usize = 50_000;
+
 /// As much of a line that is too long as is looked through for its id, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
 
@@ -37,6 +41,12 @@ fn read_all(mut input: impl BufRead, mut hand_over: impl FnMut(Read) -> bool) {
         let read = match next_line(&mut input) {
             Ok(Line::End) => return,
             Ok(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
+            Ok(Line::Whole(line)) if values(&line) > VALUES => {
+                let message = format!("this line has more than {VALUES} values");
+                let fault = job::bad(message, "put many values into a file of the job, as one text");
+                let head = &line[..line.len().min(HEAD_BYTES)];
+                Ok(Err(Refused { id: job::id_of(head, number), fault }))
+            }
             Ok(Line::Whole(line)) => Ok(job::read(&line, number)),
             Ok(Line::TooLong(head)) => {
                 let message = format!("this line is longer than {} MiB", LINE_BYTES >> 20);
@@ -51,6 +61,21 @@ fn read_all(mut input: impl BufRead, mut hand_over: impl FnMut(Read) -> bool) {
             return;
         }
     }
+}
+
+/// At least as many values as a line has: what separates them, outside of texts.
+fn values(line: &[u8]) -> usize {
+    let (mut count, mut within, mut escaped) = (1, false, false);
+    for &byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if within => escaped = true,
+            b'"' => within = !within,
+            b',' | b'[' | b'{' if !within => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 enum Line {
@@ -111,6 +136,19 @@ mod tests {
             true
         });
         found
+    }
+
+    #[test]
+    fn what_would_take_more_memory_than_it_is_long_is_refused() {
+        let many = format!("{{\"id\":\"x\",\"argv\":[{}\"\"]}}\n", "\"\",".repeat(VALUES));
+        let text = format!("{{\"id\":\"y\",\"code\":\"{}\"}}\n", ",[{".repeat(VALUES));
+        let mut reads = vec![];
+        read_all(io::Cursor::new(many + &text), |read| {
+            reads.push(read.unwrap());
+            true
+        });
+        assert!(matches!(&reads[0], Err(Refused { fault, .. }) if fault.message.contains("values")));
+        assert!(reads[1].is_ok(), "commas in a text are no values");
     }
 
     #[test]

@@ -42,14 +42,14 @@ impl Results {
     /// What keeps the results of a job.
     pub(super) fn of(&self, id: &JobId, files: &Files) -> Result<Option<Keeper>, Fault> {
         let name = id.to_string();
-        let printable = name.chars().all(|c| !c.is_control());
-        if FileName::new(name.as_str()).is_err() || name.starts_with('.') || !printable {
+        let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+        if FileName::new(name.as_str()).is_err() || name.starts_with('.') || !name.chars().all(plain) {
             let message = format!("the id {name:?} can't be the name of a folder in --out");
             return Err(refuse(message, "give the job an id of letters and digits"));
         }
-        if !self.taken.borrow_mut().insert(name.clone()) {
+        if !self.taken.borrow_mut().insert(name.to_lowercase()) {
             let message = format!("another job of this batch has the id {name:?}, and its results are kept");
-            return Err(refuse(message, "give each job an id of its own"));
+            return Err(refuse(message, "give each job an id of its own, not in case alone"));
         }
         Keeper::prepare(Some(&self.folder.join(name)), None, files)
     }
