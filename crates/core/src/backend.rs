@@ -118,7 +118,7 @@ pub trait Session: Send {
     fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>>;
 
     /// Hands over whatever differs in the working directory from what was shown there. Only after
-    /// [`Session::halt`], since nothing may change meanwhile.
+    /// [`Session::halt`], since nothing may change meanwhile, and once. Dropping the future ends it.
     ///
     /// # Errors
     ///

@@ -347,8 +347,11 @@ impl<'a> Story<'a> {
         if let (true, Ok(ended)) = (halted && held.collect, &ended)
             && !matches!(ended.cause, Cause::Backend(_) | Cause::Program(Ending::Lost, _))
         {
-            self.outcome.collected =
-                collect::collect(session.as_mut(), held.patterns, held.hidden, self.run, keep).await;
+            let Held { patterns, hidden, .. } = held;
+            self.outcome.collected = tokio::select! {
+                collected = collect::collect(session.as_mut(), patterns, hidden, self.run, keep) => collected,
+                _ = streams.interrupt() => Collected::interrupted(),
+            };
         }
         let closed = session.close().await;
         let clean = halted && closed.is_ok();

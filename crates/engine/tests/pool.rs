@@ -90,6 +90,10 @@ fn wide() -> Policy {
     policy.environment.set = vec![Variable::new("A", "1").unwrap()];
     policy.environment.passed = vec![Variable::new("B", "2").unwrap()];
     policy.files.keep = vec![Pattern::new("kept").unwrap()];
+    policy
+}
+
+fn with_workspace(mut policy: Policy) -> Policy {
     policy.files.workspace = Some(Workspace { host: PathBuf::from("/w"), copy: false });
     policy
 }
@@ -112,12 +116,13 @@ struct Told {
 
 /// Runs jobs, each under its policy, in a row, with a pool for the wide policy.
 fn batch(script: Script, size: usize, jobs: &[Policy]) -> Told {
-    batch_in(tempfile::tempdir().unwrap(), script, size, jobs, |_| {})
+    batch_in(tempfile::tempdir().unwrap(), script, wide(), size, jobs, |_| {})
 }
 
 fn batch_in(
     state: tempfile::TempDir,
     script: Script,
+    usual: Policy,
     size: usize,
     jobs: &[Policy],
     before_each: impl Fn(&tempfile::TempDir),
@@ -125,7 +130,7 @@ fn batch_in(
     let backend = Scripted::new(script);
     let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
     let engine = Engine::open(candidates, state.path()).unwrap();
-    let pool = Pool::new(wide(), request(), size, Box::new(|| Ok(run_id())));
+    let pool = Pool::new(usual, request(), size, Box::new(|| Ok(run_id())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let ((), outcomes) = runtime.block_on(async {
         let work = async {
@@ -162,7 +167,7 @@ const NARROWER: &[(&str, fn(&mut Policy))] = &[
     ("methods", |p| p.network[0].methods = Some(vec!["GET".into()])),
     ("hide", |p| p.files.hide = vec![Pattern::new("secret").unwrap()]),
     ("keep", |p| p.files.keep.clear()),
-    ("workspace", |p| p.files.workspace = None),
+    ("workspace", |p| *p = with_workspace(p.clone())),
     ("require", |p| p.require = [Capability::SeparateKernel].into()),
     ("accepted gaps", |p| p.accept_gaps.clear()),
     ("backend", |p| p.backend = Some(BackendName::Container)),
@@ -175,6 +180,7 @@ fn no_fast_path_drops_the_policy() {
         narrow(&mut policy);
         let Told { backend, outcomes, .. } = batch(script(), 1, &[policy.clone()]);
         assert_eq!(outcomes[0].end, End::Exited(0), "{name}");
+        assert!(backend.opened()[0] == grant(&wide()).sandbox_key(), "{name}: nothing was parked");
         let ran_in = &backend.opened()[backend.executed_in()[0]];
         assert!(*ran_in == grant(&policy).sandbox_key(), "{name}: run in a sandbox of another grant");
         assert!(*ran_in != grant(&wide()).sandbox_key(), "{name}: the key doesn't tell it");
@@ -234,7 +240,7 @@ fn a_run_in_a_parked_sandbox_is_recorded_before_its_program_starts() {
 fn a_parked_sandbox_is_not_used_when_the_log_was_cut() {
     let first = batch(script(), 1, &[wide()]);
     let cut = |state: &tempfile::TempDir| std::fs::write(state.path().join("audit/log.ndjson"), "").unwrap();
-    let Told { backend, outcomes, .. } = batch_in(first.state, script(), 1, &[wide()], cut);
+    let Told { backend, outcomes, .. } = batch_in(first.state, script(), wide(), 1, &[wide()], cut);
     assert_eq!(outcomes[0].error.as_ref().unwrap().code, FaultCode::AuditUnavailable);
     assert_eq!(backend.executed_in(), [] as [usize; 0]);
     assert_eq!(backend.closed(), backend.opened().len());
@@ -247,6 +253,19 @@ fn a_parked_sandbox_that_died_is_closed_and_the_job_gets_another() {
     assert!(outcomes.iter().all(|outcome| outcome.end == End::Exited(0)));
     assert!(backend.executed_in().iter().all(|number| *number >= 2), "{:?}", backend.executed_in());
     assert_eq!(backend.closed(), backend.opened().len());
+}
+
+#[test]
+fn nothing_that_shows_a_workspace_is_parked() {
+    let policy = with_workspace(wide());
+    let state = tempfile::tempdir().unwrap();
+    let Told { backend, .. } =
+        batch_in(state, Script { stillborn: 2, ..script() }, policy.clone(), 2, &[policy], |_| {});
+    assert_eq!(
+        (backend.executed_in(), backend.opened().len()),
+        (vec![0], 1),
+        "what it shows is looked up then"
+    );
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn base(launched: &mut Launched, files: HostFiles, ids: &Ids) -> Result<Base, Fa
     files::fill(cover.as_fd(), plan.folder.as_fd(), &plan.path, layered, &survey, ids)?;
     launched.go_on().map_err(|error| explained(launched, error))?;
     Ok(if layered {
-        Base::Layer { lower: plan.folder, cover }
+        Base::Layer { lower: plan.folder, cover, hidden: survey.hidden }
     } else {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // A clock tick earlier: inodes are stamped with the last tick, up to 10 ms old.

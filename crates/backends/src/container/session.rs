@@ -101,7 +101,8 @@ impl Session for ContainerSession {
             }
             let folder = self.launched.handed_over();
             let folder = folder.map_err(BackendError::host("open the working directory"))?;
-            Changes { folder, base: &self.base, put: &self.put }.collect(receiver)
+            let base = std::mem::replace(&mut self.base, Base::Empty);
+            Changes { folder, base, put: std::mem::take(&mut self.put) }.collect(receiver).await
         })
     }
 

@@ -12,7 +12,7 @@ use cofferdam_core::artifact::{
 use cofferdam_core::audit::Event;
 use cofferdam_core::backend::{BackendError, Session};
 use cofferdam_core::files::Pattern;
-use cofferdam_core::outcome::{Fault, RunId};
+use cofferdam_core::outcome::{Fault, FaultCode, RunId};
 
 use super::fault;
 use super::keep::{Content, FileKept, Former, Gone, Keep, Watched};
@@ -37,6 +37,14 @@ pub(super) struct Collected {
 }
 
 impl Collected {
+    /// Somebody told us to stop.
+    pub(super) fn interrupted() -> Collected {
+        let message = "taking out what the program changed was interrupted: what was written is incomplete";
+        let fix = Some("run it again, or without --out and --diff".to_owned());
+        let fault = Fault { code: FaultCode::HostError, message: message.to_owned(), fix };
+        Collected { fault: Some(fault), ..Collected::default() }
+    }
+
     /// What the audit has to hold.
     pub(super) fn events(&self) -> Vec<Event> {
         let total = self.rejected.len() as u64 + self.unlisted;

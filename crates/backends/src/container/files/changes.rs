@@ -2,7 +2,9 @@
 //!
 //! Whatever it left is hostile: no link is followed, nothing but regular files is opened, and what
 //! can't be read is said rather than waited for. What was shown is compared byte for byte, so that
-//! touching a file doesn't change it; only what is in the program's own layer is read.
+//! touching a file doesn't change it; only what is in the program's own layer is read, and no more of it
+//! than bounds say. The reading has a thread of its own: whoever waits for it can do other things, or stop
+//! waiting, which ends it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,11 +13,13 @@ use std::io::{self, Read, Seek};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use cofferdam_core::artifact::{Before, Change, Collect, Entry, FileFound, Found, Rejection};
+use cofferdam_core::artifact::{Change, Collect, Rejection};
 use cofferdam_core::backend::BackendError;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
+use tokio::sync::mpsc;
 
 use super::survey::open_beneath;
+use super::told::{IN_HAND, Stopped, Teller, What};
 
 /// What the program was shown in its working directory.
 #[derive(Debug)]
@@ -25,17 +29,17 @@ pub(in super::super) enum Base {
     /// Nothing.
     Empty,
     /// A folder below the program's own layer, with a cover over it.
-    Layer { lower: OwnedFd, cover: OwnedFd },
+    Layer { lower: OwnedFd, cover: OwnedFd, hidden: Vec<Vec<u8>> },
 }
 
 /// A working directory whose program is dead.
-pub(in super::super) struct Changes<'a> {
+pub(in super::super) struct Changes {
     /// The program's own layer, or the working directory itself.
     pub(in super::super) folder: OwnedFd,
     /// What was shown.
-    pub(in super::super) base: &'a Base,
+    pub(in super::super) base: Base,
     /// What was put there.
-    pub(in super::super) put: &'a Put,
+    pub(in super::super) put: Put,
 }
 
 /// Files that were put into the working directory: they are no change unless they were changed.
@@ -77,7 +81,7 @@ impl Base {
             Base::Empty => None,
             Base::Copy { hidden, .. } if covers(hidden, path) => None,
             Base::Copy { source, .. } => open_beneath(source.as_fd(), path, flags).ok(),
-            Base::Layer { lower, cover } => {
+            Base::Layer { lower, cover, .. } => {
                 let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
                 if ends.any(|end| is_white_out(cover.as_fd(), &path[..end])) {
                     return None;
@@ -99,6 +103,15 @@ impl Base {
         let mut names = names(folder.as_fd()).unwrap_or_default();
         names.retain(|name| self.stat(&join(path, name)).is_some());
         names
+    }
+
+    /// Whether something in a folder isn't shown.
+    fn hides_below(&self, path: &[u8]) -> bool {
+        let hidden = match self {
+            Base::Empty => return false,
+            Base::Copy { hidden, .. } | Base::Layer { hidden, .. } => hidden,
+        };
+        hidden.iter().any(|hidden| hidden.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"/")))
     }
 
     /// Whether a file can't have been changed since it was shown, without reading it. Nobody inside
@@ -146,44 +159,52 @@ fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-impl Changes<'_> {
-    /// Hands over every change, folders before what is in them.
+impl Changes {
+    /// Hands over every change, folders before what is in them. Dropping the future ends the reading.
     ///
     /// # Errors
     ///
     /// As [`Session::get`](cofferdam_core::backend::Session::get).
-    pub(in super::super) fn collect(&self, receiver: &mut dyn Collect) -> Result<(), BackendError> {
-        let whole = !matches!(self.base, Base::Layer { .. });
-        self.folder(&[], whole, 0, receiver)
+    pub(in super::super) async fn collect(self, receiver: &mut dyn Collect) -> Result<(), BackendError> {
+        let (teller, mut told) = mpsc::channel(IN_HAND);
+        let reading = std::thread::Builder::new().spawn(move || {
+            let whole = !matches!(self.base, Base::Layer { .. });
+            self.folder(&[], whole, 0, &Teller::new(teller))
+        });
+        let reading = reading.map_err(BackendError::host("start a thread"))?;
+        while let Some(told) = told.recv().await {
+            told.hand_over(receiver).map_err(|source| BackendError::Collect { source })?;
+        }
+        match reading.join() {
+            Ok(Ok(()) | Err(Stopped::NobodyListens)) => Ok(()),
+            Ok(Err(Stopped::Unreadable(error))) => {
+                Err(BackendError::host("read the working directory")(error))
+            }
+            Err(_) => Err(BackendError::host("read the working directory")(io::Error::other("a panic"))),
+        }
     }
 
     /// Looks through one folder. `whole` says that what isn't in it isn't there, however it was shown.
-    fn folder(
-        &self,
-        path: &[u8],
-        whole: bool,
-        depth: usize,
-        receiver: &mut dyn Collect,
-    ) -> Result<(), BackendError> {
+    fn folder(&self, path: &[u8], whole: bool, depth: usize, teller: &Teller) -> Result<(), Stopped> {
         let opened = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY);
         let listed = opened.and_then(|folder| Ok((names(folder.as_fd())?, is_opaque(folder.as_fd()))));
         let (names, opaque) = match listed {
             Ok(listed) => listed,
             Err(error) if path.is_empty() => {
-                return Err(BackendError::host("read the working directory")(error));
+                return Err(Stopped::Unreadable(error));
             }
-            Err(error) => return tell(receiver, path, Change::Added, Entry::Refused(unreadable(&error))),
+            Err(error) => return teller.tell(path, Change::Added, What::Refused(unreadable(&error))),
         };
         let whole = whole || opaque;
         if whole {
             for name in self.base.names(path) {
                 if names.binary_search(&name).is_err() {
-                    self.deleted(&join(path, &name), depth, receiver)?;
+                    self.deleted(&join(path, &name), depth, teller)?;
                 }
             }
         }
         for name in names {
-            self.entry(&join(path, &name), whole, depth, receiver)?;
+            self.entry(&join(path, &name), whole, depth, teller)?;
         }
         Ok(())
     }
@@ -199,61 +220,48 @@ impl Changes<'_> {
         }
     }
 
-    fn entry(
-        &self,
-        path: &[u8],
-        whole: bool,
-        depth: usize,
-        receiver: &mut dyn Collect,
-    ) -> Result<(), BackendError> {
-        let refused = |receiver, why| tell(receiver, path, Change::Added, Entry::Refused(why));
+    fn entry(&self, path: &[u8], whole: bool, depth: usize, teller: &Teller) -> Result<(), Stopped> {
+        let refused = |why| teller.tell(path, Change::Added, What::Refused(why));
         let found = match stat(self.folder.as_fd(), path) {
             Ok(found) => found,
-            Err(error) => return refused(receiver, unreadable(&error)),
+            Err(error) => return refused(unreadable(&error)),
         };
         if white_out(&found) && !whole {
-            return self.deleted(path, depth, receiver);
+            return self.deleted(path, depth, teller);
         }
         let before = self.base.stat(path);
         let kind = FileType::from_raw_mode(found.st_mode);
         let same_kind = before.as_ref().is_some_and(|before| FileType::from_raw_mode(before.st_mode) == kind);
         if before.is_some() && !same_kind {
-            self.deleted(path, depth, receiver)?;
+            self.deleted(path, depth, teller)?;
         }
         match kind {
             FileType::Directory => {
                 if !same_kind {
-                    tell(receiver, path, Change::Added, Entry::Folder)?;
+                    teller.tell(path, Change::Added, What::Folder)?;
                 }
-                if depth < DEEPEST { self.folder(path, whole, depth + 1, receiver) } else { Ok(()) }
+                if depth < DEEPEST { self.folder(path, whole, depth + 1, teller) } else { Ok(()) }
             }
             FileType::RegularFile if same_kind && self.base.is_untouched(&found) => Ok(()),
-            FileType::RegularFile => self.file(path, before.filter(|_| same_kind), receiver),
-            FileType::Symlink => self.link(path, same_kind, receiver),
-            _ => refused(receiver, Rejection::Type),
+            FileType::RegularFile => self.file(path, &found, before.filter(|_| same_kind), teller),
+            FileType::Symlink => self.link(path, same_kind, teller),
+            _ => refused(Rejection::Type),
         }
     }
 
-    fn file(
-        &self,
-        path: &[u8],
-        before: Option<Stat>,
-        receiver: &mut dyn Collect,
-    ) -> Result<(), BackendError> {
+    fn file(&self, path: &[u8], found: &Stat, before: Option<Stat>, teller: &Teller) -> Result<(), Stopped> {
         let change = if before.is_some() { Change::Modified } else { Change::Added };
-        let opened = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
-        let opened = opened.and_then(|file| Ok((rustix::fs::fstat(&file)?, File::from(file))));
-        let (found, mut now) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return tell(receiver, path, change, Entry::Refused(unreadable(&error))),
+        let mut now = match self.open(path, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Ok(file) => File::from(file),
+            Err(error) => return teller.tell(path, change, What::Refused(unreadable(&error))),
         };
         let executable = |found: &Stat| found.st_mode & 0o111 != 0;
         let bytes = u64::try_from(found.st_size).unwrap_or(0);
         let mut then =
             before.and_then(|before| Some((before, File::from(self.base.open(path, OFlags::RDONLY)?))));
         if let Some((before, then)) = &mut then {
-            let same = before.st_size == found.st_size && executable(before) == executable(&found);
-            if same && same_bytes(&mut now, then).unwrap_or(false) {
+            let alike = before.st_size == found.st_size && executable(before) == executable(found);
+            if alike && teller.may_compare(bytes) && same_bytes(&mut now, then, teller).unwrap_or(false) {
                 return Ok(());
             }
             // A reader that can't go back has told its part already, and ends early below.
@@ -261,61 +269,52 @@ impl Changes<'_> {
         } else if self.put.is_as_it_was(path, &mut now, bytes) {
             return Ok(());
         }
-        let before =
-            then.as_mut().map(|(before, then)| Before { executable: executable(before), content: then });
-        let file = FileFound { bytes, executable: executable(&found), now: Some(&mut now), before };
-        tell(receiver, path, change, Entry::File(file))
+        let before = then.map(|(before, then)| (executable(&before), then));
+        teller.tell(path, change, What::File { bytes, executable: executable(found), now: Some(now), before })
     }
 
-    fn link(&self, path: &[u8], was_link: bool, receiver: &mut dyn Collect) -> Result<(), BackendError> {
+    fn link(&self, path: &[u8], was_link: bool, teller: &Teller) -> Result<(), Stopped> {
         let says = |link: OwnedFd| rustix::fs::readlinkat(link, "", vec![]).map_err(io::Error::from);
         let now = match open_beneath(self.folder.as_fd(), path, OFlags::PATH).and_then(says) {
             Ok(now) => now,
-            Err(error) => return tell(receiver, path, Change::Added, Entry::Refused(unreadable(&error))),
+            Err(error) => return teller.tell(path, Change::Added, What::Refused(unreadable(&error))),
         };
         let before = self.base.open(path, OFlags::PATH).filter(|_| was_link).and_then(|link| says(link).ok());
         if before.as_ref() == Some(&now) {
             return Ok(());
         }
         let change = if was_link { Change::Modified } else { Change::Added };
-        tell(receiver, path, change, Entry::Link(now.as_bytes()))
+        teller.tell(path, change, What::Link(now.into_bytes()))
     }
 
     /// Tells that something which was shown is gone, with everything below it.
-    fn deleted(&self, path: &[u8], depth: usize, receiver: &mut dyn Collect) -> Result<(), BackendError> {
+    fn deleted(&self, path: &[u8], depth: usize, teller: &Teller) -> Result<(), Stopped> {
         let Some(before) = self.base.stat(path) else { return Ok(()) };
         match FileType::from_raw_mode(before.st_mode) {
             FileType::Directory => {
-                tell(receiver, path, Change::Deleted, Entry::Folder)?;
+                // With something hidden in it, it is still there outside.
+                if !self.base.hides_below(path) {
+                    teller.tell(path, Change::Deleted, What::Folder)?;
+                }
                 let names = if depth < DEEPEST { self.base.names(path) } else { vec![] };
-                names.iter().try_for_each(|name| self.deleted(&join(path, name), depth + 1, receiver))
+                names.iter().try_for_each(|name| self.deleted(&join(path, name), depth + 1, teller))
             }
             FileType::RegularFile => {
-                let mut then = self.base.open(path, OFlags::RDONLY | OFlags::NONBLOCK).map(File::from);
+                let then = self.base.open(path, OFlags::RDONLY | OFlags::NONBLOCK).map(File::from);
                 let executable = before.st_mode & 0o111 != 0;
-                let content = then.as_mut().map(|content| Before { executable, content });
                 let bytes = u64::try_from(before.st_size).unwrap_or(0);
-                let file = FileFound { bytes, executable, now: None, before: content };
-                tell(receiver, path, Change::Deleted, Entry::File(file))
+                let before = then.map(|then| (executable, then));
+                teller.tell(path, Change::Deleted, What::File { bytes, executable, now: None, before })
             }
             FileType::Symlink => {
                 let link = self.base.open(path, OFlags::PATH);
                 let says = link.and_then(|link| rustix::fs::readlinkat(link, "", vec![]).ok());
                 let says = says.map(std::ffi::CString::into_bytes).unwrap_or_default();
-                tell(receiver, path, Change::Deleted, Entry::Link(&says))
+                teller.tell(path, Change::Deleted, What::Link(says))
             }
             _ => Ok(()),
         }
     }
-}
-
-fn tell<'a>(
-    receiver: &mut dyn Collect,
-    path: &'a [u8],
-    change: Change,
-    entry: Entry<'a>,
-) -> Result<(), BackendError> {
-    receiver.take(Found { path, change, entry }).map_err(|source| BackendError::Collect { source })
 }
 
 fn unreadable(error: &io::Error) -> Rejection {
@@ -329,12 +328,15 @@ fn is_opaque(folder: BorrowedFd<'_>) -> bool {
     rustix::fs::fgetxattr(folder, "user.overlay.opaque", &mut value).is_ok() && value == *b"y"
 }
 
-/// Whether two files hold the same, from where they are.
-fn same_bytes(one: &mut File, other: &mut File) -> io::Result<bool> {
+/// Whether two files hold the same, from where they are. Without anybody to tell it is of no interest.
+fn same_bytes(one: &mut File, other: &mut File, teller: &Teller) -> io::Result<bool> {
     let mut buffers = [vec![0; 64 << 10], vec![0; 64 << 10]];
     loop {
         let [first, second] = &mut buffers;
         let count = one.read(first)?;
+        if !teller.is_heard() {
+            return Ok(false);
+        }
         if count == 0 {
             return Ok(other.read(second)? == 0);
         }

@@ -3,7 +3,7 @@
 //! - [`survey`]: one walk through the workspace, for what must not be shown and what needs care.
 //! - [`cover`]: what is put over the workspace before the program's own layer: white-outs of hidden
 //!   names, and copies of files whose owner can't be mapped.
-//! - [`changes`]: what the program changed, read when it is dead.
+//! - [`changes`]: what the program changed, read when it is dead, and [`told`] by a thread of its own.
 //!
 //! Folders are shown through overlays, which have inodes of their own: the host's sockets, FIFOs,
 //! locks and watches are not reached through them. As root a folder's owner is mapped to the
@@ -12,6 +12,7 @@
 mod changes;
 mod cover;
 mod survey;
+mod told;
 
 use std::ffi::CString;
 use std::io;
