@@ -242,6 +242,29 @@ fn as_root_files_of_any_owner_can_be_changed() {
 }
 
 #[test]
+fn as_root_hidden_names_in_a_folder_that_the_program_could_not_list_are_not_shown() {
+    if process::effective_user() != 0 {
+        cofferdam_testkit::skip!("only root can make a folder of somebody else's");
+    }
+    let folder = project();
+    for (name, mode) in [("closed", 0o711), ("open", 0o755)] {
+        let below = folder.path().join(name);
+        fs::create_dir(&below).unwrap();
+        fs::write(below.join(".env"), "SECRET=3\n").unwrap();
+        fs::write(below.join("plain"), "plain\n").unwrap();
+        std::os::unix::fs::chown(&below, Some(4_000_001), Some(4_000_001)).unwrap();
+        fs::set_permissions(&below, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let script = "cat closed/.env open/.env; ls -d closed open; cat open/plain";
+    // A copy is made by root, who can list it: what is hidden in it is left out.
+    for (files, listed) in [(workspace(folder.path()), "open"), (copied(folder.path()), "closed\nopen")] {
+        let ran = run(files, &format!("{{ {script}; }} 2>/dev/null"));
+        assert_eq!(ran.output, format!("{listed}\nplain\n"), "{ran:?}");
+        assert_eq!(ran.changes, BTreeMap::new());
+    }
+}
+
+#[test]
 fn an_input_can_be_read_and_not_written_and_its_sockets_are_out_of_reach() {
     let folder = project();
     let socket = folder.path().join("live");
@@ -265,6 +288,55 @@ fn an_input_can_be_read_and_not_written_and_its_sockets_are_out_of_reach() {
     assert!(ran.output.contains("ConnectionRefusedError"), "{}", ran.output);
     assert_eq!(ran.changes, BTreeMap::new());
     assert_eq!(fingerprint(folder.path()), before);
+}
+
+#[test]
+fn a_lock_of_the_hosts_is_not_met_inside() {
+    let folder = project();
+    let host = folder.path().canonicalize().unwrap();
+    let (one, all) = (Path::new("/srv/a.txt"), Path::new("/inputs/data"));
+    let shown = [(host.join("src/a.txt"), one), (host.clone(), all)];
+    let shown = shown.map(|(host, guest)| Shown { host, guest: GuestPath::new(guest).unwrap() }).to_vec();
+    let held = fs::File::open(host.join("src/a.txt")).unwrap();
+    held.lock().unwrap();
+    let other = fs::File::open(host.join("src/a.txt")).unwrap();
+    assert!(other.try_lock().is_err(), "outside it is met");
+    let ran = run(
+        FilesLayer { shown, ..workspace(folder.path()) },
+        "for file in /srv/a.txt /inputs/data/src/a.txt src/a.txt; do flock -n $file echo locked; done",
+    );
+    assert_eq!(ran.output, "locked\nlocked\nlocked\n", "{ran:?}");
+}
+
+#[test]
+fn a_folder_that_was_swapped_for_a_link_since_it_was_named_is_not_shown() {
+    let top = tempfile::tempdir().unwrap();
+    let (named, other) = (top.path().join("named"), top.path().join("other"));
+    for folder in [named.join("below"), other.join("below")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let files = [workspace(&named.join("below")), copied(&named.join("below"))];
+    for files in &files {
+        assert!(run_limited(files.clone(), LimitsLayer::default(), "true").is_ok());
+    }
+    fs::rename(&named, top.path().join("away")).unwrap();
+    symlink(&other, &named).unwrap();
+    for files in files {
+        match run_limited(files, LimitsLayer::default(), "true") {
+            Err(BackendError::Files { path, .. }) => assert!(path.ends_with("named/below"), "{path:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_too_large_to_come_out_is_not_read_to_compare_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in [("large", (1u64 << 30) + 1), ("small", 1 << 20)] {
+        fs::File::create(folder.path().join(name)).unwrap().set_len(bytes).unwrap();
+    }
+    let ran = run(workspace(folder.path()), "touch large small");
+    assert_eq!(ran.changes.keys().collect::<Vec<_>>(), ["modified large"], "{ran:?}");
 }
 
 #[test]

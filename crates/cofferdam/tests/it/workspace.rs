@@ -1,6 +1,7 @@
 //! A person's own files, interpreter and build in a sandbox, from the command line.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -213,6 +214,31 @@ fn an_ordinary_user_changes_their_own_files_inside_and_others_only_in_a_copy() {
     let ran = run(&["--copy", "--out", out.to_str().unwrap()], "echo x >> theirs; echo x >> mine").exits(0);
     assert_eq!(fs::read_to_string(out.join("files/theirs")).unwrap(), "text\nx\n", "{ran:?}");
     assert_eq!(files(&folder), before);
+}
+
+#[test]
+fn a_folder_whose_names_cannot_be_listed_is_not_shown_since_it_may_hold_hidden_ones() {
+    needs_root!(); // to make a folder of somebody else's
+    let product = ordinary();
+    let folder = product.folder().join("work");
+    for (name, mode) in [("closed", 0o711), ("open", 0o755)] {
+        let below = folder.join(name);
+        fs::create_dir_all(&below).unwrap();
+        fs::write(below.join(".env"), "SECRET=1\n").unwrap();
+        fs::write(below.join("plain"), "plain\n").unwrap();
+        fs::set_permissions(&below, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    product.give(&folder);
+    std::os::unix::fs::chown(folder.join("closed"), Some(0), Some(0)).unwrap();
+    let gaps = accepting(&product);
+    for copy in [&[][..], &["--copy"]] {
+        let mut words = vec!["run", "--profile", "internal", "--workspace", folder.to_str().unwrap()];
+        words.extend(gaps.iter().map(String::as_str));
+        words.extend(copy);
+        words.extend(["--", "sh", "-c", "cat closed/plain closed/.env open/.env; cat open/plain; ls"]);
+        let ran = product.call(words).exits(0);
+        assert_eq!(ran.stdout, "plain\nopen\n", "{ran:?}");
+    }
 }
 
 #[test]

@@ -146,6 +146,8 @@ impl Surveying {
         }
         let mut survey = found.survey;
         survey.hidden.sort();
+        // A folder that turned out not to be shown when it was entered isn't copied either.
+        survey.foreign.retain(|foreign| survey.hidden.binary_search(&foreign.path).is_err());
         survey.foreign.sort(); // folders before what is in them
         survey.most = match self.walk.wanted {
             Wanted::Foreign { owner, .. } => found.counts.most(owner),
