@@ -3,41 +3,95 @@
 //! The ceiling itself is the cgroup's. This is so that programs which ask for the number of cores
 //! (`nproc`, `os.cpu_count()`, `os.cpus()`) start as many threads as can run, not as the host has.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cofferdam_core::policy::Cpus;
 use cofferdam_sys::{fd, process};
 
-/// The processors of one sandbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct View {
-    /// The host's cores that the sandbox runs on.
-    pub(super) cores: Vec<usize>,
-}
+/// The host's cores that a sandbox runs on, as long as this is kept.
+#[derive(Debug)]
+pub(super) struct Cores(Vec<usize>);
 
-impl View {
-    /// Chooses as many cores as the share needs, rounded up, beginning at a random one: if every
-    /// one-core sandbox began at the first, all would share it. The core that we are on comes last:
-    /// we have work to do while the sandbox starts.
+/// How many sandboxes of this process run on each core.
+static TAKEN: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+impl Cores {
+    /// Chooses as many cores as the share needs, rounded up: those on which the fewest other sandboxes
+    /// of ours are, so that a sandbox which is made ahead doesn't slow the program down that runs. Of
+    /// equal ones a random one: other processes choose as well. The core that we are on comes last: we
+    /// have work to do while the sandbox starts.
     pub(super) fn choose(share: Cpus) -> Self {
         let mut allowed = process::allowed_cores().unwrap_or_default();
         let count = (share.visible_cores() as usize).min(allowed.len());
         let first = fd::random_bytes::<4>().map_or(0, u32::from_ne_bytes) as usize;
         let turn = first % allowed.len().max(1);
         allowed.rotate_left(turn);
-        let current = process::current_core();
-        allowed.sort_by_key(|core| Some(*core) == current); // stable: the others keep their order
-        let mut cores = allowed[..count].to_vec();
-        cores.sort_unstable();
-        View { cores }
+        let mut taken = taken();
+        let cores = least_taken(&taken, allowed, process::current_core(), count);
+        for core in &cores {
+            *taken.entry(*core).or_default() += 1;
+        }
+        Cores(cores)
+    }
+
+    pub(super) fn as_slice(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// Leaves them to others: nothing runs on them any more.
+    pub(super) fn free(&mut self) {
+        let mut taken = taken();
+        for core in self.0.drain(..) {
+            if let Some(count) = taken.get_mut(&core) {
+                *count = count.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// So many of some cores. Of equal ones the first, and the current one last.
+fn least_taken(
+    taken: &BTreeMap<usize, usize>,
+    mut cores: Vec<usize>,
+    current: Option<usize>,
+    count: usize,
+) -> Vec<usize> {
+    let others = |core: &usize| taken.get(core).copied().unwrap_or(0);
+    cores.sort_by_key(|core| (others(core), Some(*core) == current)); // stable
+    cores.truncate(count);
+    cores.sort_unstable();
+    cores
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+fn taken() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is seen of so many cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    cores: usize,
+}
+
+impl View {
+    pub(super) fn of(cores: &Cores) -> Self {
+        View { cores: cores.0.len() }
     }
 
     /// How many there are.
     fn count(&self) -> usize {
-        self.cores.len().max(1)
+        self.cores.max(1)
     }
 
     /// `/sys/devices/system/cpu/online` and its like.
@@ -94,7 +148,7 @@ mod tests {
     use super::*;
 
     fn view(count: usize) -> View {
-        View { cores: (0..count).collect() }
+        View { cores: count }
     }
 
     #[test]
@@ -107,13 +161,23 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_is_made_beside_those_that_run_and_not_on_their_cores() {
+        let taken = BTreeMap::from([(0, 1), (1, 0), (2, 2)]);
+        let choose = |current, count| least_taken(&taken, vec![2, 0, 1, 3], current, count);
+        assert_eq!(choose(None, 1), [1]);
+        assert_eq!(choose(Some(1), 1), [3], "the current one only after its equals");
+        assert_eq!(choose(Some(3), 3), [0, 1, 3], "but before one on which somebody runs");
+        assert_eq!(choose(None, 4), [0, 1, 2, 3]);
+    }
+
+    #[test]
     fn one_core_runs_are_spread_over_the_host() {
         let allowed = process::allowed_cores().unwrap();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..64 * allowed.len() {
-            let view = View::choose(Cpus::ONE);
-            assert_eq!(view.cores.len(), 1);
-            seen.extend(view.cores);
+            let cores = Cores::choose(Cpus::ONE);
+            assert_eq!(View::of(&cores), view(1));
+            seen.extend(cores.as_slice().to_owned());
         }
         // All but the one that this test is on, unless it moved meanwhile.
         assert!(seen.len() >= allowed.len() - 1 && seen.iter().all(|core| allowed.contains(core)));
@@ -122,6 +186,6 @@ mod tests {
     #[test]
     fn more_cores_than_the_host_has_are_not_made_up() {
         let allowed = process::allowed_cores().unwrap();
-        assert_eq!(View::choose(Cpus::from_cores(1000.0).unwrap()).cores, allowed);
+        assert_eq!(Cores::choose(Cpus::from_cores(1000.0).unwrap()).as_slice(), allowed);
     }
 }

@@ -16,7 +16,7 @@ use cofferdam_sys::landlock::Ruleset;
 use cofferdam_sys::launch::{Ids, Launch, Launched, Resource};
 use cofferdam_sys::{fdpass, seccomp};
 
-use super::cpu::View;
+use super::cpu::{Cores, View};
 use super::files::{self, Base, HostFiles, Owner, Put};
 use super::ids::RunIds;
 use super::root::Plan;
@@ -65,7 +65,7 @@ pub(super) async fn open(
         Err(Failed::MostlyOf(owner)) => start.with_owner(Some(owner)),
         result => result,
     };
-    let Started { launched, control, terminals, base } = started.map_err(|failed| match failed {
+    let Started { launched, control, terminals, base, cores } = started.map_err(|failed| match failed {
         Failed::Backend(error) => error,
         Failed::MostlyOf(_) => {
             BackendError::host("see whose the workspace is")(io::ErrorKind::ResourceBusy.into())
@@ -84,6 +84,7 @@ pub(super) async fn open(
         terminals,
         base,
         put: Put::default(),
+        cores,
         ids,
     })
 }
@@ -105,6 +106,7 @@ struct Started {
     control: UnixStream,
     terminals: Option<OwnedFd>,
     base: Base,
+    cores: Cores,
 }
 
 /// Why a start came to nothing.
@@ -132,15 +134,15 @@ impl Start<'_> {
             None
         };
         let terminal = self.grant.asks().contains(&Capability::Tty);
-        let cpu = View::choose(limits.cpus);
+        let cores = Cores::choose(limits.cpus);
         let (control, theirs) = fdpass::pair().map_err(BackendError::host("make the control socket"))?;
         let launch = Launch {
             joins: self.group.joins().map_err(of_cgroup)?,
             born_in: self.group.born_in().map_err(of_cgroup)?,
             ids: self.ids.clone(),
             mounts: std::mem::take(&mut files.mounts),
-            steps: root::steps(&Plan { limits, cpu: &cpu, files: &files, terminal, disk }),
-            cores: cpu.cores,
+            steps: root::steps(&Plan { limits, cpu: View::of(&cores), files: &files, terminal, disk }),
+            cores: cores.as_slice().to_vec(),
             rlimits: rlimits((!self.group.limits(Controller::Pids)).then_some(self.pids)),
             landlock: landlock(self.host),
             seccomp: Some(seccomp::container()),
@@ -156,7 +158,7 @@ impl Start<'_> {
             None
         };
         let base = base(&mut launched, files, self.ids)?;
-        Ok(Started { launched, control, terminals, base })
+        Ok(Started { launched, control, terminals, base, cores })
     }
 }
 

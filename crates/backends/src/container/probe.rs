@@ -11,7 +11,7 @@ use cofferdam_sys::cgroup::{Cgroups, Controller, Missing};
 use cofferdam_sys::launch::{Launch, LaunchError};
 use cofferdam_sys::{fdpass, landlock, process, seccomp as filter};
 
-use super::cpu::View;
+use super::cpu::{Cores, View};
 use super::files::HostFiles;
 use super::ids::RunIds;
 use super::root::Plan;
@@ -87,14 +87,14 @@ impl Host {
         };
         let (mut ours, theirs) = fdpass::pair().map_err(failed("make the control socket"))?;
         ours.set_read_timeout(Some(PATIENCE)).map_err(failed("set a deadline"))?;
-        let cpu = View::choose(Limits::DEFAULT.cpus);
+        let cores = Cores::choose(Limits::DEFAULT.cpus);
         let launch = Launch {
             joins: vec![],
             born_in: None,
             ids: RunIds::unreserved(),
             mounts: vec![],
-            steps: root::steps(&Plan::plain(&Limits::DEFAULT, &cpu, &HostFiles::default())),
-            cores: cpu.cores,
+            steps: root::steps(&Plan::plain(&Limits::DEFAULT, View::of(&cores), &HostFiles::default())),
+            cores: cores.as_slice().to_vec(),
             rlimits: open::rlimits(None),
             landlock: open::landlock(self),
             seccomp: Some(filter::container()),

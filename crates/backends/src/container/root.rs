@@ -70,7 +70,7 @@ const FOR_OVERLAYS: [(&str, bool); 4] =
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub(super) limits: &'a Limits,
-    pub(super) cpu: &'a View,
+    pub(super) cpu: View,
     pub(super) files: &'a HostFiles,
     /// Whether there will be terminals.
     pub(super) terminal: bool,
@@ -81,7 +81,7 @@ pub(super) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// Nothing but the host's `/usr`.
-    pub(super) fn plain(limits: &'a Limits, cpu: &'a View, files: &'a HostFiles) -> Self {
+    pub(super) fn plain(limits: &'a Limits, cpu: View, files: &'a HostFiles) -> Self {
         Plan { limits, cpu, files, terminal: false, disk: None }
     }
 
@@ -380,7 +380,7 @@ impl Steps {
     }
 
     /// A `/sys` that holds the number of processors and nothing else.
-    fn sys(&mut self, cpu: &View) {
+    fn sys(&mut self, cpu: View) {
         for folder in ["sys", "sys/devices", "sys/devices/system", "sys/devices/system/cpu"] {
             self.folder(folder);
         }
@@ -389,7 +389,7 @@ impl Steps {
         }
     }
 
-    fn proc(&mut self, cpu: &View) {
+    fn proc(&mut self, cpu: View) {
         self.folder("proc");
         self.mount(c"proc", c"proc", MountFlags::NO_EXEC, c"");
         self.folder("run/empty");

@@ -17,6 +17,7 @@ use cofferdam_sys::launch::Launched;
 use cofferdam_sys::process;
 use tokio::sync::Mutex;
 
+use super::cpu::Cores;
 use super::files::{Base, Changes, Put};
 use super::ids::RunIds;
 use super::running::{ContainerRunning, Inside, Pipes, Streams};
@@ -50,6 +51,8 @@ pub(super) struct ContainerSession {
     pub(super) terminals: Option<OwnedFd>,
     pub(super) base: Base,
     pub(super) put: Put,
+    /// Kept until everything is dead: others are given other cores meanwhile.
+    pub(super) cores: Cores,
     pub(super) ids: RunIds,
 }
 
@@ -89,6 +92,7 @@ impl Session for ContainerSession {
                 return Ok(left.clone());
             }
             let left = self.kill_and_count().await?;
+            self.cores.free();
             self.halted = Some(left.clone());
             Ok(left)
         })
