@@ -47,7 +47,7 @@ const RULES: &[(&str, &str)] = &[
     (".pre-commit-config.y*ml", "hooks"),
     // Editors.
     (".bsp", "a build server that an editor starts"),
-    ("buildServer.json", "as .bsp"),
+    ("buildserver.json", "as .bsp"),
     ("hie.yaml", "commands that a language server runs"),
     (".flake8", "plug-ins of a checker that editors start"),
     (".formatter.exs", "code that a formatter runs"),
