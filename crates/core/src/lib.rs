@@ -12,6 +12,8 @@
 //! 8. [`outcome`]: what happened, in the words that users script against.
 //! 9. [`audit`]: the events that are written before the things they record.
 //!
+//! Beside them: [`weaken`], which is empty but in builds for tests.
+//!
 //! # What this crate must not know
 //!
 //! Files, sockets, clocks, async runtimes, serialization. Everything here is a value or a total
@@ -26,6 +28,7 @@ pub mod grant;
 pub mod outcome;
 pub mod policy;
 pub mod request;
+pub mod weaken;
 
 pub use capability::{Capability, Gap};
 pub use grant::Grant;

@@ -2,6 +2,7 @@
 //!
 //! - [`product`]: the program as a user has it, with a state folder of its own.
 //! - [`host`]: what the host looks like, to compare before and after.
+//! - [`rows`]: the rows of the table of attacks, each beside its positive control.
 //! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
 //! - [`skip!`]: a test that can't run here says so by name, and is counted.
 
@@ -9,6 +10,7 @@
 
 pub mod host;
 pub mod product;
+pub mod rows;
 pub mod scripted;
 
 use std::io::Write;

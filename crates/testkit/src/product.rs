@@ -61,7 +61,17 @@ impl Product {
     /// own. If the tests don't run as root, that is who runs them.
     #[must_use]
     pub fn of_an_ordinary_user(program: &str) -> Self {
-        let mut product = Product::new(program);
+        Product::new(program).owned_by_an_ordinary_user()
+    }
+
+    /// The same, alone.
+    #[must_use]
+    pub fn alone_of_an_ordinary_user(program: &str) -> Self {
+        Product::alone(program).owned_by_an_ordinary_user()
+    }
+
+    fn owned_by_an_ordinary_user(mut self) -> Self {
+        let product = &mut self;
         let copy = product.folder.path().join("cofferdam");
         std::fs::copy(&product.program, &copy).unwrap();
         product.program = copy;
@@ -69,7 +79,21 @@ impl Product {
             product.user = Some(ORDINARY);
             product.give(product.folder.path());
         }
-        product
+        self
+    }
+
+    /// What this host can't hold for this user: what a refusal says could be accepted.
+    #[must_use]
+    pub fn gaps(&self) -> Vec<String> {
+        let refusal = self.run(&["--", "true"]).stderr;
+        let words: Vec<_> = refusal.split_whitespace().collect();
+        words.windows(2).filter(|two| two[0] == "--accept-gap").map(|two| two[1].to_owned()).collect()
+    }
+
+    /// The words of `run` that accept these.
+    #[must_use]
+    pub fn accepting(&self) -> Vec<String> {
+        self.gaps().into_iter().flat_map(|gap| ["--accept-gap".to_owned(), gap]).collect()
     }
 
     /// Gives a file or folder, with everything in it, to the user who runs the program.
@@ -105,21 +129,32 @@ impl Product {
     /// A command, ready for more arguments. Standard input is empty.
     #[must_use]
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = match self.user {
-            None => Command::new(&self.program),
-            Some(user) => {
-                let mut command = Command::new("setpriv");
-                command.args([format!("--reuid={user}"), format!("--regid={user}")]);
-                command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
-                command
-            }
-        };
+        let mut command = self.beside(&self.program, args);
         command
-            .args(args)
             .env("COFFERDAM_STATE", self.state())
             .env("HOME", self.folder.path().join("home"))
             .env_remove("XDG_CONFIG_HOME")
             .stdin(Stdio::null());
+        command
+    }
+
+    /// Another program, started as the same user and in no sandbox.
+    #[must_use]
+    pub fn beside<S: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = match self.user {
+            None => Command::new(program),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+                command.args(["--clear-groups", "--inh-caps=-all"]).arg(program);
+                command
+            }
+        };
+        command.args(args).stdin(Stdio::null());
         command
     }
 

@@ -8,12 +8,14 @@
 //! It appends one line, `NAME<TAB>REASON`, to the file that the environment variable
 //! `COFFERDAM_SKIPS` names, and returns. NAME is the test's path (what the thread running it is
 //! called), with the crate's name and `::` in front where that alone is ambiguous. The test then counts
-//! as skipped. A test marked `#[ignore]` does too.
+//! as skipped. A test marked `#[ignore]` does too. What became of the table of attacks is told in the
+//! same way ([`rows`]).
 
 mod libtest;
 mod needs;
 mod nextest;
 pub(crate) mod results;
+pub(crate) mod rows;
 mod stream;
 
 use std::collections::HashMap;
@@ -37,7 +39,10 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     needs::check()?;
     let folder = workspace.results_folder()?;
     let skips = folder.join("skips.tsv");
-    fs::write(&skips, "").map_err(Problem::at("write", &skips))?;
+    let told = folder.join(rows::FILE);
+    for file in [&skips, &told] {
+        fs::write(file, "").map_err(Problem::at("write", file))?;
+    }
 
     let nextest = workspace.has_cargo_tool("nextest");
     let (runs, runner_is_content) =
@@ -54,7 +59,9 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
             "not one test ran; look at what was selected, and at the messages above".to_owned(),
         ));
     }
-    report(&results, &strangers, runner_is_content)
+    let verdict = report(&results, &strangers, runner_is_content)?;
+    print!("{}", rows::summary(&fs::read_to_string(&told).map_err(Problem::at("read", &told))?));
+    Ok(verdict)
 }
 
 fn report(results: &Results, strangers: &[String], runner_is_content: bool) -> Result<Verdict, Problem> {
@@ -130,6 +137,7 @@ fn select(command: &mut Command, args: &[String], skips: &Path) {
         command.arg("--workspace");
     }
     command.args(args).env(SKIPS_VARIABLE, skips).env("CARGO_TERM_COLOR", "never");
+    command.env(rows::VARIABLE, skips.with_file_name(rows::FILE));
 }
 
 /// Builds the test binaries and says which belongs to which target: `cargo test` prints only a file

@@ -11,18 +11,11 @@ use serde_json::{Value, json};
 
 use crate::ordinary;
 
-/// What this host can't hold for this user: what a refusal says could be accepted.
-fn gaps(product: &Product) -> Vec<String> {
-    let refusal = product.run(&["--", "true"]).stderr;
-    let words: Vec<_> = refusal.split_whitespace().collect();
-    words.windows(2).filter(|two| two[0] == "--accept-gap").map(|two| two[1].to_owned()).collect()
-}
-
 /// Runs with whatever the host lacks accepted.
 fn run(product: &Product, args: &[&str]) -> Ran {
-    let gaps = gaps(product);
-    let accepted = gaps.iter().flat_map(|name| ["--accept-gap", name.as_str()]);
-    product.call(["run", "--profile", "internal"].into_iter().chain(accepted).chain(args.iter().copied()))
+    let accepting = product.accepting();
+    let words = ["run", "--profile", "internal"].into_iter().chain(accepting.iter().map(String::as_str));
+    product.call(words.chain(args.iter().copied()))
 }
 
 fn outcome(product: &Product, args: &[&str]) -> Value {
@@ -41,7 +34,7 @@ fn an_ordinary_user_runs_a_script_as_an_unprivileged_user_inside() {
 #[test]
 fn what_this_host_lacks_is_refused_by_name_with_its_fix_and_reported_when_accepted() {
     let product = ordinary();
-    let gaps = gaps(&product);
+    let gaps = product.gaps();
     if gaps.is_empty() {
         cofferdam_testkit::skip!("this user has cgroups of their own: nothing is missing");
     }
@@ -125,7 +118,7 @@ print(found, len(others))"
     let here = std::process::Command::new("/usr/bin/python3").args(["-c", &reading]).output().unwrap();
     assert!(String::from_utf8_lossy(&here.stdout).starts_with("2 "), "outside it is found: {here:?}");
     let mut command = product.command(["run", "--profile", "internal", "--quiet"]);
-    for gap in gaps(&product) {
+    for gap in product.gaps() {
         command.args(["--accept-gap", &gap]);
     }
     command.args(["-c", &reading]).env("TOKEN", "canary-env");

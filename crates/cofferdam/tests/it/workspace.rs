@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use cofferdam_testkit::product::{Product, finish};
+use cofferdam_testkit::product::finish;
 use serde_json::json;
 
 use crate::{needs_root, ordinary, product};
@@ -177,14 +177,6 @@ fn what_a_tool_of_the_host_would_run_stays_inside_unless_it_is_kept() {
     assert!(log.contains("artifact.quarantined") && log.contains("artifact.rejected"), "{log}");
 }
 
-/// The words of `run` for an ordinary user, with what this host lacks accepted.
-fn accepting(product: &Product) -> Vec<String> {
-    let refusal = product.run(&["--", "true"]).stderr;
-    let words: Vec<_> = refusal.split_whitespace().collect();
-    let gaps = words.windows(2).filter(|two| two[0] == "--accept-gap");
-    gaps.flat_map(|two| ["--accept-gap".to_owned(), two[1].to_owned()]).collect()
-}
-
 #[test]
 fn an_ordinary_user_changes_their_own_files_inside_and_others_only_in_a_copy() {
     needs_root!(); // to make a file of somebody else's
@@ -198,7 +190,7 @@ fn an_ordinary_user_changes_their_own_files_inside_and_others_only_in_a_copy() {
     product.give(&folder);
     std::os::unix::fs::chown(folder.join("theirs"), Some(0), Some(0)).unwrap();
     let before = files(&folder);
-    let gaps = accepting(&product);
+    let gaps = product.accepting();
     let run = |more: &[&str], script: &str| {
         let mut words = vec!["run", "--profile", "internal", "--workspace", folder.to_str().unwrap()];
         words.extend(gaps.iter().map(String::as_str));
@@ -230,7 +222,7 @@ fn a_folder_whose_names_cannot_be_listed_is_not_shown_since_it_may_hold_hidden_o
     }
     product.give(&folder);
     std::os::unix::fs::chown(folder.join("closed"), Some(0), Some(0)).unwrap();
-    let gaps = accepting(&product);
+    let gaps = product.accepting();
     for copy in [&[][..], &["--copy"]] {
         let mut words = vec!["run", "--profile", "internal", "--workspace", folder.to_str().unwrap()];
         words.extend(gaps.iter().map(String::as_str));

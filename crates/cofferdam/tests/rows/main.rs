@@ -1,0 +1,55 @@
+//! The table of attacks (`THREATS.md`), row by row, against the program as its users have it.
+//!
+//! Each row is a function, tested as root and as an ordinary user. `cargo xtask test` prints what became
+//! of them, `cargo xtask mutate` turns each control off and demands that some row notices.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
+
+mod iso;
+
+/// Tests a row as root and as an ordinary user.
+macro_rules! row {
+    ($id:literal, $name:ident) => {
+        mod $name {
+            use cofferdam_testkit::rows::{Row, User};
+
+            fn test(user: User) {
+                let test = std::thread::current().name().unwrap_or("?").to_owned();
+                if let Some(mut row) = Row::begin($id, &test, &crate::program(), user) {
+                    match super::$name(&mut row) {
+                        crate::Ended::Tested => row.end(),
+                        crate::Ended::Inconclusive(why) => row.end_inconclusive(&why),
+                        crate::Ended::Skipped(why) => row.skip(&test, &why),
+                    }
+                }
+            }
+
+            #[test]
+            fn root() {
+                test(User::Root);
+            }
+
+            #[test]
+            fn rootless() {
+                test(User::Ordinary);
+            }
+        }
+    };
+}
+pub(crate) use row;
+
+/// How the test of a row ended.
+#[expect(dead_code, reason = "most rows are tested")]
+enum Ended {
+    /// What it attempts was attempted.
+    Tested,
+    /// Nothing that it attempts gets through here without a sandbox either.
+    Inconclusive(String),
+    /// It can't be tested yet, or not by this user, for this reason.
+    Skipped(String),
+}
+
+/// The program under test: a weakened one, if somebody wants to see who notices.
+fn program() -> String {
+    std::env::var("COFFERDAM_ROWS_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cofferdam").to_owned())
+}

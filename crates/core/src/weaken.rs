@@ -1,0 +1,125 @@
+//! Switches that turn one control off, so that tests can show that somebody would notice.
+//!
+//! They exist in builds with the feature `weaken` alone, which `cargo xtask mutate` and the tests of
+//! crashes ask for and nothing else does. In every other build [`is_off`] is the constant `false`, and
+//! no environment variable is read.
+
+macro_rules! controls {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// What can be turned off.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Control { $($(#[$doc])* $variant,)+ }
+
+        impl Control {
+            /// Every one of them.
+            pub const ALL: &[Control] = &[$(Control::$variant,)+];
+
+            /// Its name, as the variable spells it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Control::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+controls! {
+    /// Nothing is written into the audit log.
+    Audit = "audit",
+    /// The capability sets and the bounding set stay as they are.
+    Capabilities = "capabilities",
+    /// No cgroup namespace.
+    CgroupNamespace = "cgroup-namespace",
+    /// A control socket of the host's is shown in `/run`: a vulnerability on purpose.
+    ControlSocket = "control-socket",
+    /// No ceiling on processor time.
+    Cpu = "cpu",
+    /// No ceiling on bytes written.
+    Disk = "disk",
+    /// The host's whole environment is passed in.
+    Environment = "environment",
+    /// No ceiling on the number of files.
+    Files = "files",
+    /// No seccomp filter.
+    Filter = "filter",
+    /// Nothing counts as something that a tool of the host would run.
+    HostExec = "host-exec",
+    /// The host's root is shown at `/host`: a vulnerability on purpose.
+    HostRoot = "host-root",
+    /// Names that the policy hides are shown.
+    Hide = "hide",
+    /// No System V and POSIX message namespace.
+    IpcNamespace = "ipc-namespace",
+    /// No Landlock.
+    Landlock = "landlock",
+    /// Collecting follows links.
+    Links = "links",
+    /// Kernel surfaces in `/proc` and `/sys` aren't covered.
+    Masks = "masks",
+    /// No ceiling on memory.
+    Memory = "memory",
+    /// The host's network namespace.
+    NetNamespace = "net-namespace",
+    /// No `no_new_privs`.
+    NoNewPrivileges = "no-new-privileges",
+    /// Output isn't bounded.
+    Output = "output",
+    /// The host's process namespace.
+    PidNamespace = "pid-namespace",
+    /// No ceiling on processes.
+    Pids = "pids",
+    /// The system isn't read-only.
+    ReadOnly = "read-only",
+    /// No limits for each process.
+    Rlimits = "rlimits",
+    /// No deadline.
+    Timeout = "timeout",
+    /// No user namespace: the ids inside are the host's.
+    UserNamespace = "user-namespace",
+    /// The host's name can be changed.
+    UtsNamespace = "uts-namespace",
+}
+
+/// Where a run can be stopped to be killed there.
+#[cfg(feature = "weaken")]
+pub const STOP_AT: &str = "COFFERDAM_STOP_AT";
+
+/// The variable that names the control that is off.
+#[cfg(feature = "weaken")]
+pub const OFF: &str = "COFFERDAM_WEAKEN";
+
+/// Whether a control is off.
+///
+/// May be called after a `clone` without an exec if it was called before: nothing is allocated then.
+#[cfg(feature = "weaken")]
+#[must_use]
+pub fn is_off(control: Control) -> bool {
+    static NAMED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let named = NAMED.get_or_init(|| std::env::var(OFF).ok());
+    named.as_deref() == Some(control.name())
+}
+
+/// Whether a control is off: it isn't.
+#[cfg(not(feature = "weaken"))]
+#[inline]
+#[must_use]
+pub const fn is_off(_: Control) -> bool {
+    false
+}
+
+/// Stops here for good if the variable names this place, after saying so on standard error: whoever
+/// reads that kills us.
+#[cfg(feature = "weaken")]
+pub fn stop_at(place: &str) {
+    if std::env::var(STOP_AT).is_ok_and(|named| named == place) {
+        eprintln!("stopped at {place}");
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// A place where a run could be stopped: it isn't.
+#[cfg(not(feature = "weaken"))]
+#[inline]
+pub const fn stop_at(_: &str) {}

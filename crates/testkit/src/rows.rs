@@ -1,0 +1,358 @@
+//! Rows of the table of attacks (`THREATS.md`): what hostile code attempts, and what must come of it.
+//!
+//! A [`Row`] runs a probe inside a sandbox and the same probe outside, as the same kind of user. Inside,
+//! nothing that it attempts may get through; outside, everything must, or the attempt proves nothing and
+//! is named as inconclusive. What a probe says is never enough: when the row ends the host must look as
+//! before, no secret that was planted may be found in anything that came out in any of its usual
+//! encodings, the audit log must hold together, and the next run must work.
+//!
+//! # The protocol of a probe
+//!
+//! It prints a line `@ NAME VERDICT DETAIL` for each attempt, where VERDICT is `breach` or `denied`, and
+//! exits with 0 if anything got through, with 10 if nothing did, and with anything else if it couldn't
+//! run, which fails the row.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use base64::Engine as _;
+
+use crate::host::{Snapshot, eventually, is_root};
+use crate::product::{Product, Ran, finish};
+
+/// Who runs the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// Root.
+    Root,
+    /// An ordinary user.
+    Ordinary,
+}
+
+impl User {
+    fn name(self) -> &'static str {
+        match self {
+            User::Root => "root",
+            User::Ordinary => "rootless",
+        }
+    }
+}
+
+/// What became of the attempts of one probe, by name.
+pub type Attempts = BTreeMap<String, Attempt>;
+
+/// One attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Whether it got through.
+    pub breach: bool,
+    /// What the probe says of it.
+    pub detail: String,
+}
+
+/// One row while it is tested.
+pub struct Row {
+    id: &'static str,
+    user: User,
+    product: Product,
+    before: Snapshot,
+    secrets: Vec<String>,
+    said: String,
+    inconclusive: Vec<String>,
+    /// Words that accept what the host lacks.
+    accepting: Vec<String>,
+}
+
+/// Python that every probe in Python begins with.
+const PRELUDE: &str = r#"
+import sys
+_breach = False
+def report(name, breach, detail=''):
+    global _breach
+    _breach = _breach or bool(breach)
+    print('@', name.replace(' ', '_'), 'breach' if breach else 'denied', str(detail).replace('\n', ' ')[:200], flush=True)
+def attempt(name, action):
+    "Gets through unless it raises an OSError or gives False."
+    try:
+        result = action()
+    except (OSError, ValueError) as error:
+        report(name, False, repr(error))
+    else:
+        report(name, result is not False, '' if result is None else result)
+def done():
+    sys.exit(0 if _breach else 10)
+"#;
+
+impl Row {
+    /// Begins a row, with no other test using the host. None if it can't be tested by this user; that is
+    /// recorded.
+    #[must_use]
+    pub fn begin(id: &'static str, test: &str, program: &str, user: User) -> Option<Row> {
+        if user == User::Root && !is_root() {
+            crate::record_skip(test, "the tests don't run as root");
+            record(user, id, "skipped", "the tests don't run as root");
+            return None;
+        }
+        let product = match user {
+            User::Root => Product::alone(program),
+            User::Ordinary => Product::alone_of_an_ordinary_user(program),
+        };
+        let accepting = match user {
+            User::Root => vec![],
+            User::Ordinary => product.accepting(),
+        };
+        let before = Snapshot::take();
+        let (secrets, said, inconclusive) = (vec![], String::new(), vec![]);
+        Some(Row { id, user, product, before, secrets, said, inconclusive, accepting })
+    }
+
+    /// Who runs the sandbox.
+    #[must_use]
+    pub fn user(&self) -> User {
+        self.user
+    }
+
+    /// The program under test.
+    #[must_use]
+    pub fn product(&self) -> &Product {
+        &self.product
+    }
+
+    /// A secret that must not come out of any run.
+    pub fn secret(&mut self) -> String {
+        let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
+        let secret = format!("canary-{}", random.trim());
+        self.secrets.push(secret.clone());
+        secret
+    }
+
+    /// A file outside that holds a secret and can be read by whoever runs the sandbox.
+    pub fn canary(&mut self, name: &str) -> (PathBuf, String) {
+        let secret = self.secret();
+        let path = self.product.file(name, &secret);
+        self.product.give(&path);
+        (path, secret)
+    }
+
+    /// `run` under profile `internal`, with what this host lacks accepted. What it says counts as having
+    /// come out.
+    pub fn run(&mut self, args: &[&str]) -> Ran {
+        let command = self.command(args);
+        self.finish_command(command)
+    }
+
+    /// The same, not started yet. Hand it to [`Row::finish_command`].
+    #[must_use]
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut words = vec!["run", "--profile", "internal"];
+        words.extend(self.accepting.iter().map(String::as_str));
+        words.extend(args);
+        self.product.command(words)
+    }
+
+    /// Runs a command of the program's to its end; what it says counts as having come out.
+    pub fn finish_command(&mut self, command: Command) -> Ran {
+        let ran = finish(command);
+        let _ = write!(self.said, "{}\n{}\n", ran.stdout, ran.stderr); // a String takes everything
+        ran
+    }
+
+    /// Runs Python inside, under the options that are given, and gives its attempts.
+    pub fn inside(&mut self, options: &[&str], python: &str) -> Attempts {
+        let code = format!("{PRELUDE}\n{python}\ndone()\n");
+        let words = [options, &["-c", &code]].concat();
+        let ran = self.run(&words);
+        attempts(&ran)
+    }
+
+    /// Runs Python outside, as the same kind of user: the positive control.
+    pub fn outside(&self, python: &str) -> Attempts {
+        let code = format!("{PRELUDE}\n{python}\ndone()\n");
+        let mut command = self.product.beside("/usr/bin/python3", ["-c", &code]);
+        command.current_dir(self.product.folder());
+        attempts(&finish(command))
+    }
+
+    /// Builds a program in C that follows the protocol by itself.
+    #[must_use]
+    pub fn build(&self, name: &str, c: &str) -> PathBuf {
+        let source = self.product.file(format!("{name}.c"), c);
+        let program = self.product.folder().join(name);
+        let mut command = Command::new("cc");
+        command.args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source);
+        let built = finish(command);
+        assert_eq!(built.code, 0, "{built:?}");
+        self.product.give(&program);
+        program
+    }
+
+    /// Runs a program that was built inside, and gives its attempts.
+    pub fn inside_program(&mut self, options: &[&str], program: &Path, args: &[&str]) -> Attempts {
+        let words = [options, &[program.to_str().unwrap()], args].concat();
+        let ran = self.run(&words);
+        attempts(&ran)
+    }
+
+    /// Runs a program that was built outside, as the same kind of user.
+    #[must_use]
+    pub fn outside_program(&self, program: &Path, args: &[&str]) -> Attempts {
+        attempts(&finish(self.product.beside(program, args)))
+    }
+
+    /// Runs Python inside and outside: nothing may get through inside, and what doesn't outside either
+    /// is inconclusive.
+    pub fn denies(&mut self, python: &str) {
+        self.denies_under(&[], python);
+    }
+
+    /// The same, with options for the run inside.
+    pub fn denies_under(&mut self, options: &[&str], python: &str) {
+        let (inside, outside) = (self.inside(options, python), self.outside(python));
+        self.compare(&inside, &outside);
+    }
+
+    /// Holds what a probe got inside against what it got where the control is absent.
+    pub fn compare(&mut self, inside: &Attempts, control: &Attempts) {
+        let breaches: Vec<_> = inside.iter().filter(|(_, attempt)| attempt.breach).collect();
+        assert!(breaches.is_empty(), "{} got through: {breaches:?}", self.id);
+        assert!(!inside.is_empty(), "{}: the probe attempted nothing", self.id);
+        for (name, attempt) in inside {
+            match control.get(name) {
+                Some(outside) if outside.breach => {}
+                Some(outside) => self.inconclusive(format!("{name}: outside too: {}", outside.detail)),
+                None => self.inconclusive(format!("{name}: not tried outside ({})", attempt.detail)),
+            }
+        }
+    }
+
+    /// Notes a part of the row that proves nothing on this host.
+    pub fn inconclusive(&mut self, what: impl Into<String>) {
+        self.inconclusive.push(what.into());
+    }
+
+    /// Ends a row that doesn't apply here or can't yet be tested.
+    pub fn skip(self, test: &str, reason: &str) {
+        crate::record_skip(test, reason);
+        record(self.user, self.id, "skipped", reason);
+    }
+
+    /// Ends the row: the oracle. `all` says whether every attempt was inconclusive.
+    pub fn end(mut self) {
+        self.look_for_secrets();
+        let log = self.product.call(["audit", "verify"]);
+        assert_eq!(log.code, 0, "{}: the audit log: {log:?}", self.id);
+        let next = self.run(&["--", "echo", "next"]);
+        assert_eq!((next.code, next.stdout.as_str()), (0, "next\n"), "{}: the next run: {next:?}", self.id);
+        let new = || Snapshot::take().new_since(&self.before);
+        eventually(std::time::Duration::from_secs(5), || new().is_empty());
+        assert_eq!(new(), [] as [String; 0], "{}: the host isn't as it was", self.id);
+        record(self.user, self.id, "passed", &self.inconclusive.join("; "));
+    }
+
+    /// Ends a row of which no attempt got through outside: it proves nothing here.
+    pub fn end_inconclusive(self, why: &str) {
+        record(self.user, self.id, "inconclusive", why);
+    }
+
+    /// No secret is in what was said, in what the program keeps, or in what came out as files.
+    fn look_for_secrets(&mut self) {
+        let mut places = vec![("what was said".to_owned(), self.said.clone().into_bytes())];
+        collect(&self.product.state(), &mut places);
+        for out in std::fs::read_dir(self.product.folder()).unwrap().flatten() {
+            if out.file_name().to_string_lossy().starts_with("out") {
+                collect(&out.path(), &mut places);
+            }
+        }
+        for secret in &self.secrets {
+            for (encoding, needle) in encodings(secret) {
+                for (place, bytes) in &places {
+                    let found = bytes.windows(needle.len()).any(|part| part == needle);
+                    assert!(!found, "{}: a secret is in {place}, {encoding}", self.id);
+                }
+            }
+        }
+    }
+}
+
+/// Adds every file below a folder, and what gzip made of it.
+fn collect(path: &Path, into: &mut Vec<(String, Vec<u8>)>) {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return };
+    if found.is_dir() {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            collect(&entry.path(), into);
+        }
+    } else if found.is_file() {
+        let mut bytes = vec![];
+        std::fs::File::open(path).unwrap().take(16 << 20).read_to_end(&mut bytes).unwrap();
+        into.push((path.display().to_string(), bytes));
+    }
+}
+
+/// The forms in which a secret may come out: `security.md` 7 names them.
+fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let base64 = base64::engine::general_purpose::STANDARD_NO_PAD;
+    let hex: String = secret.bytes().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}"); // a String takes everything
+        hex
+    });
+    let url: String = secret.bytes().fold(String::new(), |mut url, byte| {
+        let _ = write!(url, "%{byte:02X}");
+        url
+    });
+    // The last group may depend on what follows.
+    let whole = secret.len() / 3 * 3;
+    vec![
+        ("as it is", secret.as_bytes().to_vec()),
+        ("reversed", secret.bytes().rev().collect()),
+        ("in base64", base64.encode(&secret.as_bytes()[..whole]).into_bytes()),
+        ("in hexadecimal", hex.into_bytes()),
+        ("percent-encoded", url.into_bytes()),
+    ]
+}
+
+/// Reads the attempts of a probe, whose exit code must agree with them.
+fn attempts(ran: &Ran) -> Attempts {
+    let mut attempts = Attempts::new();
+    for line in ran.stdout.lines() {
+        let Some(line) = line.strip_prefix("@ ") else { continue };
+        let mut words = line.splitn(3, ' ');
+        let (name, verdict) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let breach = match verdict {
+            "breach" => true,
+            "denied" => false,
+            _ => panic!("a probe said {line:?}"),
+        };
+        let detail = words.next().unwrap_or_default().to_owned();
+        let known = attempts.insert(name.to_owned(), Attempt { breach, detail });
+        assert!(known.is_none(), "a probe attempted {name} twice");
+    }
+    let expected = if attempts.values().any(|attempt| attempt.breach) { 0 } else { 10 };
+    assert_eq!(ran.code, expected, "a probe could not run: {ran:?}");
+    attempts
+}
+
+/// Writes down what became of a row where `cargo xtask test` reads it.
+fn record(user: User, id: &str, verdict: &str, detail: &str) {
+    println!("ROW container ({}) {id}: {verdict} {detail}", user.name());
+    if let Some(path) = std::env::var_os("COFFERDAM_ROWS") {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        let detail = detail.replace(['\t', '\n'], " ");
+        writeln!(file, "container\t{}\t{id}\t{verdict}\t{detail}", user.name()).unwrap();
+    }
+}
+
+/// Feeds bytes to a command's standard input and runs it to its end.
+pub fn with_input(mut command: Command, input: &[u8]) -> Ran {
+    let mut child = crate::product::start(command.stdin(Stdio::piped()));
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        let _ = stdin.write_all(&input); // the program may not want it all
+    });
+    let ran = crate::product::wait(child, std::time::Instant::now());
+    writer.join().unwrap();
+    ran
+}
