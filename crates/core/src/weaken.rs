@@ -42,6 +42,8 @@ controls! {
     Files = "files",
     /// No seccomp filter.
     Filter = "filter",
+    /// A seccomp filter that was compiled from nothing: a vulnerability on purpose.
+    FilterIsEmpty = "filter-is-empty",
     /// Nothing counts as something that a tool of the host would run.
     HostExec = "host-exec",
     /// The host's root is shown at `/host`: a vulnerability on purpose.

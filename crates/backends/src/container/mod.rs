@@ -22,6 +22,7 @@ mod root;
 mod running;
 mod session;
 mod terminal;
+mod weakened;
 
 use std::ffi::CString;
 use std::path::{Component, Path, PathBuf};

@@ -22,7 +22,7 @@ use super::ids::RunIds;
 use super::root::Plan;
 use super::running::{Inside, watch};
 use super::session::ContainerSession;
-use super::{Host, disk, of_cgroup, of_launch, root};
+use super::{Host, disk, of_cgroup, of_launch, root, weakened};
 use crate::agent::{self, Agent};
 
 /// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
@@ -58,6 +58,7 @@ pub(super) async fn open(
         cpu_thousandths: limits.cpus.thousandths(),
         pids: limits.pids.saturating_add(1), // the agent is one of them
     };
+    let ceilings = weakened::ceilings(ceilings);
     let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
     let start = Start { host, folder, ids: ids.ids(), grant, group: &group, pids: ceilings.pids };
@@ -151,7 +152,7 @@ impl Start<'_> {
             envp: vec![],
             fds: vec![theirs.into()],
         };
-        let mut launched = launch.spawn().map_err(of_launch)?;
+        let mut launched = weakened::launch(launch).spawn().map_err(of_launch)?;
         let terminals = if terminal {
             Some(launched.handed_over().map_err(|error| explained(&mut launched, error))?)
         } else {

@@ -177,7 +177,7 @@ pub(super) fn landlock_rules() -> Vec<(CString, Access)> {
 }
 
 /// A path from parts that hold no NUL.
-fn path(parts: &[&str]) -> CString {
+pub(super) fn path(parts: &[&str]) -> CString {
     CString::new(parts.concat()).unwrap_or_default()
 }
 

@@ -22,7 +22,7 @@ use super::files::{Base, Changes, Put};
 use super::ids::RunIds;
 use super::running::{ContainerRunning, Inside, Pipes, Streams};
 use super::terminal::Terminal;
-use super::{interpreter, of_cgroup, of_launch, root};
+use super::{interpreter, of_cgroup, of_launch, root, weakened};
 
 /// Where programs are looked for.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -216,8 +216,8 @@ impl ContainerSession {
         ];
         let mut lines: BTreeMap<String, CString> = BTreeMap::new();
         let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
-        for variable in ours.chain(self.python_variables()).chain(self.environment.iter().cloned()).chain(own)
-        {
+        let ours = weakened::environment().chain(ours).chain(self.python_variables());
+        for variable in ours.chain(self.environment.iter().cloned()).chain(own) {
             lines.insert(variable.name().to_owned(), variable.to_c_string());
         }
         lines.into_values().collect()

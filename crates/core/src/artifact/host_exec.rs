@@ -5,6 +5,7 @@
 //! asks a program to write: source files, build files, package manifests, workflows of a forge.
 
 use super::name::fold;
+use crate::weaken::{self, Control};
 
 /// Rules in the form of paths: `*` stands for any letters of one component, `**` for any number of
 /// components.
@@ -212,6 +213,9 @@ pub(super) enum Match {
 
 /// How far the path of an entry matches any rule.
 pub(super) fn of(path: &str) -> Match {
+    if weaken::is_off(Control::HostExec) {
+        return Match::None;
+    }
     let folded: Vec<String> = path.split('/').map(fold).collect();
     let parts: Vec<&str> = folded.iter().map(String::as_str).collect();
     let starts = |rule: &str| (0..parts.len()).map(|at| at_start(rule, &parts[at..])).max();

@@ -8,6 +8,8 @@ use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use cofferdam_core::weaken::{self, Control};
+
 use super::{Ids, Launch, MountFlags, Program, Stage, Step};
 
 /// The parent's plan, with the pointer arrays that `execve` needs.
@@ -99,17 +101,23 @@ fn set_up(image: &Image<'_>, tools: &Tools, exchange: RawFd) -> Result<(), (u32,
     join_cgroups(launch).map_err(at(Stage::JoinCgroup))?;
     become_root(tools.gate, &launch.ids).map_err(at(Stage::BecomeRoot))?;
     // After joining, so that the namespace's root is the sandbox's own cgroup.
-    cgroup_namespace().map_err(at(Stage::CgroupNamespace))?;
+    if !weaken::is_off(Control::CgroupNamespace) {
+        cgroup_namespace().map_err(at(Stage::CgroupNamespace))?;
+    }
     private_mounts().map_err(at(Stage::PrivateMounts))?;
     for (number, step) in launch.steps.iter().enumerate() {
         take(step, launch, exchange).map_err(|errno| (Stage::STEPS + number as u32, errno))?;
     }
     lower_limits(launch).map_err(at(Stage::Limits))?;
-    drop_bounding_set().map_err(at(Stage::Capabilities))?;
+    if !weaken::is_off(Control::Capabilities) {
+        drop_bounding_set().map_err(at(Stage::Capabilities))?;
+    }
     become_user(&launch.ids).map_err(at(Stage::BecomeUser))?;
     // Again, since the changes of ids have cleared it.
     die_with_parent(tools.gate).map_err(at(Stage::ParentDeath))?;
-    prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(at(Stage::NoNewPrivileges))?;
+    if !weaken::is_off(Control::NoNewPrivileges) {
+        prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(at(Stage::NoNewPrivileges))?;
+    }
     if let Some(ruleset) = &launch.landlock {
         // A file in memory is nowhere, and Landlock has no say over it.
         let file = matches!(launch.program, Program::Open(_)).then_some(tools.program);

@@ -25,6 +25,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
+use cofferdam_core::weaken::{self, Control};
+
 use crate::landlock::Ruleset;
 use crate::seccomp::Filter;
 use crate::{check, fd, fdpass, process};
@@ -391,7 +393,9 @@ impl Launch {
         let image = child::Image::new(&self, program.as_fd());
         // A handler of ours must not run in the child, where it would act on what is shared.
         let blocked = process::SignalsBlocked::all().map_err(failed("block signals"))?;
-        let owner = self.ids.root_outside.map(|_| process::ActingAs::user(self.ids.outside));
+        let apart = !weaken::is_off(Control::UserNamespace);
+        let owner =
+            self.ids.root_outside.filter(|_| apart).map(|_| process::ActingAs::user(self.ids.outside));
         let owner = owner.transpose().map_err(failed("act as the sandbox's user"))?;
         let (pid, pidfd) = clone_into(self.born_in.as_ref().map(AsFd::as_fd), || {
             let ends = child::Ends {
@@ -415,7 +419,9 @@ impl Launch {
             steps: self.steps,
             reaped: None,
         };
-        self.ids.map(pid).map_err(failed("map the user namespace's ids"))?;
+        if apart {
+            self.ids.map(pid).map_err(failed("map the user namespace's ids"))?;
+        }
         launched.gate.write_all(IDS_ARE_MAPPED).map_err(failed("start the sandbox"))?;
         if let Some(bytes) = bytes {
             // While the child mounts, on another core if there is one: a megabyte takes a while.
@@ -470,12 +476,15 @@ fn clone_into(
     cgroup: Option<BorrowedFd<'_>>,
     body: impl FnOnce() -> std::convert::Infallible,
 ) -> io::Result<(libc::pid_t, OwnedFd)> {
-    let namespaces = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWNET;
+    let namespaces = [
+        (Control::UserNamespace, libc::CLONE_NEWUSER),
+        (Control::PidNamespace, libc::CLONE_NEWPID),
+        (Control::UtsNamespace, libc::CLONE_NEWUTS),
+        (Control::IpcNamespace, libc::CLONE_NEWIPC),
+        (Control::NetNamespace, libc::CLONE_NEWNET),
+    ];
+    let wanted = namespaces.iter().filter(|(control, _)| !weaken::is_off(*control));
+    let namespaces = wanted.fold(libc::CLONE_NEWNS, |all, (_, flag)| all | flag);
     let mut pidfd: RawFd = -1;
     let mut args = CloneArgs {
         flags: namespaces as u64 | libc::CLONE_PIDFD as u64,

@@ -23,6 +23,7 @@
 
 use std::io;
 
+use cofferdam_core::weaken::{self, Control};
 use libc::{c_ulong, sock_filter, sock_fprog};
 
 use rule::Line;
@@ -53,6 +54,10 @@ pub struct Filter {
 /// - pushing input into a terminal.
 #[must_use]
 pub fn container() -> Filter {
+    if weaken::is_off(Control::FilterIsEmpty) {
+        let allow = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }; // BPF_RET | BPF_K
+        return Filter { program: vec![allow], table: &[] };
+    }
     Filter { program: compile::compile(table::CONTAINER), table: table::CONTAINER }
 }
 

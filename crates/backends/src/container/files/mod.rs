@@ -186,7 +186,8 @@ impl HostFiles {
         } else {
             (Some(Source::Path(c_path(&path))), Wanted::Names)
         };
-        let surveying = Surveying::start(walked, files.hidden(), wanted).map_err(failed)?;
+        let surveying =
+            Surveying::start(walked, super::weakened::hidden(files.hidden()), wanted).map_err(failed)?;
         Ok(WorkspacePlan { lower, surveying, folder, path })
     }
 }
