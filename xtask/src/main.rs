@@ -19,6 +19,7 @@ mod fuzz;
 mod problem;
 mod test;
 mod vm;
+mod weakened;
 mod workspace;
 
 use std::process::ExitCode;
