@@ -7,6 +7,7 @@
 //! | `claims` | that each promise of `SPEC.md` names a test that passed |
 //! | `bench` | measurements with gates (`limits.json`) |
 //! | `fuzz` | the targets under `fuzz/` |
+//! | `mutate` | that some row of the table of attacks notices each control that is off |
 //! | `vm` | checks under another kernel, with cgroup version 2 alone |
 //!
 //! What CI runs are these commands and nothing else, so a green run here is a green run there.
@@ -16,6 +17,7 @@ mod bench;
 mod check;
 mod claims;
 mod fuzz;
+mod mutate;
 mod problem;
 mod test;
 mod vm;
@@ -46,6 +48,8 @@ Usage: cargo xtask COMMAND [ARGS…]
       --only A,B      measure only these contenders; no gate is judged
   fuzz [TARGET]     Run the fuzz targets, or one of them.
       --seconds N     for each target (default 60)
+  mutate [NAME…]    Turn each control of a container off in turn, or those that are named, in a build for
+                    tests: at least one row of the table of attacks must notice.
   vm [NAME…]        Boot a Debian kernel in QEMU and run the checks whose names hold NAME, or all.
                     Results: target/xtask/vm.json (vm.partial.json with NAME).
       --seconds N     for everything inside (default 420)
@@ -92,6 +96,7 @@ fn run(command: &str, args: &[String]) -> Result<Verdict, Problem> {
         "check" => no_args(args).and_then(|()| Ok(check::run(&Workspace::open()?))),
         "claims" => no_args(args).and_then(|()| claims::run(&Workspace::open()?)),
         "bench" => bench::run(&Workspace::open()?, args),
+        "mutate" => mutate::run(&Workspace::open()?, args),
         "fuzz" => fuzz::run(&Workspace::open()?, args),
         "vm" => vm::run(&Workspace::open()?, args),
         "help" | "--help" | "-h" => {
