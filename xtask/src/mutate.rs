@@ -74,6 +74,13 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
         return Err(Problem::Stop(format!("no control is named `{stranger}`; {CONTROLS} has them")));
     }
     let rows = Rows { program: weakened::build(workspace)?, tests: tests(workspace)? };
+    if !std::fs::read(&rows.program)
+        .map_err(Problem::at("read", &rows.program))?
+        .windows(16)
+        .any(|part| part == b"COFFERDAM_WEAKEN")
+    {
+        return Err(Problem::Stop("the build for tests has no switches; look at its features".to_owned()));
+    }
     let broken = rows.failing(None, &[])?;
     if !broken.is_empty() {
         println!("with every control on these rows fail, so that nothing can be learned: {broken:?}");

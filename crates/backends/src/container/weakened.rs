@@ -2,11 +2,16 @@
 //!
 //! Everything here does nothing but in builds with the feature `weaken` (`core/src/weaken.rs`).
 
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
 use cofferdam_core::files::Pattern;
 use cofferdam_core::request::Variable;
 use cofferdam_core::weaken::{Control, is_off};
 use cofferdam_sys::cgroup::Ceilings;
 use cofferdam_sys::launch::{Launch, Resource, Step};
+use cofferdam_sys::mount;
+use rustix::fs::{Mode, OFlags};
 
 /// The ceilings of a cgroup.
 pub(super) fn ceilings(asked: Ceilings) -> Ceilings {
@@ -52,7 +57,7 @@ pub(super) fn launch(mut launch: Launch) -> Launch {
         launch.cores.clear();
     }
     launch.steps = launch.steps.into_iter().filter_map(step).collect();
-    show_host(&mut launch.steps);
+    let _ = show_host(&mut launch); // a row that doesn't notice says so
     launch
 }
 
@@ -84,18 +89,21 @@ fn step(step: Step) -> Option<Step> {
     }
 }
 
-/// Shows what no sandbox may show.
-fn show_host(steps: &mut Vec<Step>) {
+/// Shows at `/host` what no sandbox may show: the host's root, or the folder beside the home, in which
+/// a test listens on a socket. None where that can't be done: the sandbox has everything then.
+fn show_host(launch: &mut Launch) -> Option<()> {
     let shown = if is_off(Control::HostRoot) {
-        "/".to_owned()
+        PathBuf::from("/")
     } else if is_off(Control::ControlSocket) {
-        // Beside the home lies what a test listens on.
-        format!("{}/..", std::env::var("HOME").unwrap_or_default())
+        Path::new(&std::env::var_os("HOME")?).parent()?.to_owned()
     } else {
-        return;
+        return None;
     };
-    let Some(pivot) = steps.iter().position(|step| *step == Step::Pivot) else { return };
-    let folder = Step::Folder { path: c"host".into(), mode: 0o755, owned: false };
-    let bind = Step::Bind { source: super::root::path(&[&shown]), target: c"host".into() };
-    steps.splice(pivot..pivot, [folder, bind]);
+    let folder = rustix::fs::open(&shown, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    launch.mounts.push(mount::copy_of(folder.as_fd()).ok()?);
+    let pivot = launch.steps.iter().position(|step| *step == Step::Pivot)?;
+    let place = Step::Folder { path: c"host".into(), mode: 0o755, owned: false };
+    let attach = Step::Attach { mount: launch.mounts.len() - 1, target: c"host".into() };
+    launch.steps.splice(pivot..pivot, [place, attach]);
+    Some(())
 }

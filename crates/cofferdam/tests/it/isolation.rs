@@ -385,3 +385,18 @@ fn terminals_are_bounded_by_sandbox() {
     let count: u32 = inside(&product(), code).trim().parse().unwrap();
     assert!((1..=64).contains(&count), "{count}");
 }
+
+#[test]
+fn nothing_in_the_product_can_turn_a_control_off() {
+    needs_root!();
+    let product = product();
+    let mut probe =
+        product.command(["run", "--profile", "internal", "--", "grep", "Seccomp:", "/proc/self/status"]);
+    probe.env("COFFERDAM_WEAKEN", "filter").env("COFFERDAM_STOP_AT", "opened");
+    assert_eq!(finish(probe).exits(0).stdout, "Seccomp:\t2\n");
+    // What a build for tests reads its orders from isn't even there. The control is a name that is.
+    let program = std::fs::read(env!("CARGO_BIN_EXE_cofferdam")).unwrap();
+    let holds = |text: &str| program.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(holds("COFFERDAM_STATE"));
+    assert!(!holds("COFFERDAM_WEAKEN") && !holds("COFFERDAM_STOP_AT"));
+}
