@@ -13,6 +13,7 @@ use cofferdam_core::audit::Event;
 use cofferdam_core::backend::{BackendError, Session};
 use cofferdam_core::files::Pattern;
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
+use cofferdam_core::weaken::stop_at;
 
 use super::fault;
 use super::keep::{Content, FileKept, Former, Gone, Keep, Watched};
@@ -109,6 +110,7 @@ impl Collect for Collector<'_> {
             Ok(path) => self.accepted(&path, found.change, found.entry)?,
             Err(why) => Err(why),
         };
+        stop_at("collecting");
         match taken {
             Ok(artifact) => {
                 self.collected.artifacts.extend(artifact);
