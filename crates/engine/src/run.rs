@@ -34,6 +34,8 @@ use crate::pool::{Parked, Pool};
 use crate::select::{self, Selected};
 use crate::state::RunLock;
 use collect::Collected;
+#[cfg(fuzzing)]
+pub use collect::collect_for_fuzzing;
 use ends::{Cause, Ended};
 pub use fault::no_backend;
 pub use keep::{Content, FileKept, Former, Gone, Keep};

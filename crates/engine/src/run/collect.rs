@@ -94,6 +94,18 @@ pub(super) async fn collect(
     collected
 }
 
+/// The same without a run around it, for the fuzz targets: what came out and what didn't.
+#[cfg(fuzzing)]
+pub async fn collect_for_fuzzing(
+    session: &mut dyn Session,
+    run: &RunId,
+    keep: &mut dyn Keep,
+) -> (Vec<Artifact>, Vec<Rejected>, Option<Fault>) {
+    let Collected { artifacts, rejected, fault, .. } =
+        collect(session, vec![], vec![], run, Some(keep)).await;
+    (artifacts, rejected, fault)
+}
+
 struct Collector<'a> {
     judge: Judge,
     keep: &'a mut dyn Keep,
