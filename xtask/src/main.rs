@@ -9,6 +9,8 @@
 //! | `fuzz` | the targets under `fuzz/` |
 //! | `mutate` | that some row of the table of attacks notices each control that is off |
 //! | `vm` | checks under another kernel, with cgroup version 2 alone |
+//! | `nightly` | what takes too long for every change, and what is left of runs: `crash`, `soak` |
+//! | `weakened` | builds the product whose controls can be turned off |
 //!
 //! What CI runs are these commands and nothing else, so a green run here is a green run there.
 //! Exit codes: 0 all is well, 1 something was found, 2 the command itself could not do its work.
@@ -18,6 +20,7 @@ mod check;
 mod claims;
 mod fuzz;
 mod mutate;
+mod nightly;
 mod problem;
 mod test;
 mod vm;
@@ -41,15 +44,23 @@ Usage: cargo xtask COMMAND [ARGS…]
                     may use which, file headers, and the claims of SPEC.md.
   claims            Each promise marked Shipped in SPEC.md must name a test that passed in the
                     last `cargo xtask test`, or a gate in limits.json (bench:NAME), or a check that passed in
-                    the last `cargo xtask vm` (vm:NAME).
+                    the last `cargo xtask vm` (vm:NAME), or a step of `cargo xtask nightly` that
+                    didn't fail if it ran (nightly:STEP).
   bench [NAME]      Build for release, measure, compare with the gates in limits.json.
       --rounds N      timed rounds (default 60)
       --warmup N      discarded rounds before them (default 5)
       --only A,B      measure only these contenders; no gate is judged
   fuzz [TARGET]     Run the fuzz targets, or one of them.
       --seconds N     for each target (default 60)
+      --minutes N     for all of them together
   mutate [NAME…]    Turn each control of a container off in turn, or those that are named, in a build for
                     tests: at least one row of the table of attacks must notice.
+  crash [PLACE]     Kill a run at each place where it can be stopped, or at one, and look at what is left.
+  soak              Make many mixed runs, after which the host is as it was.
+      --runs N        how many (default 1000)
+  nightly           All of these and the benchmarks, in about an hour; a table at the end.
+                    Results: target/xtask/nightly.json.
+      --fuzz-minutes N  for all fuzz targets together (default 20)
   vm [NAME…]        Boot a Debian kernel in QEMU and run the checks whose names hold NAME, or all.
                     Results: target/xtask/vm.json (vm.partial.json with NAME).
       --seconds N     for everything inside (default 420)
@@ -98,6 +109,9 @@ fn run(command: &str, args: &[String]) -> Result<Verdict, Problem> {
         "bench" => bench::run(&Workspace::open()?, args),
         "mutate" => mutate::run(&Workspace::open()?, args),
         "fuzz" => fuzz::run(&Workspace::open()?, args),
+        "crash" => nightly::left::crash(&Workspace::open()?, args),
+        "soak" => nightly::left::soak(&Workspace::open()?, args),
+        "nightly" => nightly::run(&Workspace::open()?, args),
         "vm" => vm::run(&Workspace::open()?, args),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

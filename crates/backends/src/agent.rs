@@ -13,6 +13,7 @@ use std::path::Path;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::request::File;
+use cofferdam_core::weaken::stop_at;
 use cofferdam_guest::wire::{Frame, FromGuest, Inbox, PIECE_BYTES, ToGuest, VERSION};
 use cofferdam_sys::launch::Program;
 use cofferdam_sys::{fdpass, process};
@@ -90,6 +91,7 @@ fn keep(folder: &Path, path: &Path) -> io::Result<()> {
     file.write_all(PROGRAM)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o555))?;
     drop(file);
+    stop_at("agent-unfinished");
     std::fs::rename(&unfinished, path)
 }
 

@@ -82,7 +82,40 @@ controls! {
     UtsNamespace = "uts-namespace",
 }
 
-/// Where a run can be stopped to be killed there.
+/// Every place where a run can be stopped, in the order in which a run comes by. Each is in the sources
+/// once; `cargo xtask crash` kills a run at each.
+pub const PLACES: &[&str] = &[
+    "result-prepared",
+    "event-written",
+    "granted",
+    "run-unfinished",
+    "run-noted",
+    "opening-recorded",
+    "ids-reserved",
+    "cgroups-made",
+    "disk-made",
+    "disk-attached",
+    "agent-unfinished",
+    "cloned",
+    "ids-mapped",
+    "files-filled",
+    "opened",
+    "parked",
+    "file-put",
+    "program-started",
+    "program-ended",
+    "halted",
+    "result-begun",
+    "collecting",
+    "result-named",
+    "collected",
+    "closed",
+    "run-forgotten",
+    "end-recorded",
+    "outcome-printed",
+];
+
+/// The variable that names the place where a run stops.
 #[cfg(feature = "weaken")]
 pub const STOP_AT: &str = "COFFERDAM_STOP_AT";
 
@@ -125,3 +158,38 @@ pub fn stop_at(place: &str) {
 #[cfg(not(feature = "weaken"))]
 #[inline]
 pub const fn stop_at(_: &str) {}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The names of all calls in the sources below a folder.
+    fn calls(folder: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                calls(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let names = text.split("stop_at(\"").skip(1).filter_map(|rest| rest.split('"').next());
+                found.extend(names.map(str::to_owned));
+            }
+        }
+    }
+
+    #[test]
+    fn each_place_is_in_the_sources_once_and_no_other_is() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut found = vec![];
+        for entry in fs::read_dir(crates).unwrap() {
+            calls(&entry.unwrap().path().join("src"), &mut found);
+        }
+        found.sort();
+        let mut places = PLACES.to_vec();
+        places.sort_unstable();
+        assert_eq!(found, places);
+    }
+}

@@ -23,6 +23,7 @@ use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::{BackendName, Policy, PolicyHash, decide};
 use cofferdam_core::request::{Program, Request};
+use cofferdam_core::weaken::stop_at;
 use tokio::sync::Notify;
 
 use crate::state::RunLock;
@@ -139,6 +140,7 @@ impl Pool {
         let session = selected.backend.open(&run, grant).await.ok()?;
         let parked = Parked { run, session, lock, backend: selected.name, key };
         self.parked().push_back(parked);
+        stop_at("parked");
         Some(())
     }
 

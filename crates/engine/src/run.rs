@@ -27,13 +27,15 @@ use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
 use cofferdam_core::policy::{Limits, PolicyHash, Profile};
 use cofferdam_core::request::{Origin, Program, Request, WindowSize};
-use cofferdam_core::weaken::{self, Control};
+use cofferdam_core::weaken::{self, Control, stop_at};
 
 use crate::Engine;
 use crate::pool::{Parked, Pool};
 use crate::select::{self, Selected};
 use crate::state::RunLock;
 use collect::Collected;
+#[cfg(fuzzing)]
+pub use collect::collect_for_fuzzing;
 use ends::{Cause, Ended};
 pub use fault::no_backend;
 pub use keep::{Content, FileKept, Former, Gone, Keep};
@@ -165,6 +167,7 @@ impl Engine {
             discard(parked).await;
             return story.refused(fault::of_audit(&error)).end(labels);
         }
+        stop_at("granted");
         let deciding = Instant::now();
         let (refusals, selected) = select::select(&self.candidates, &grant, &request.program);
         for refusal in &refusals {
@@ -285,9 +288,12 @@ impl<'a> Story<'a> {
         };
         self.outcome.enforced = session.enforced().clone();
         let (told, clean) = self.in_session(request, session, opening, held, streams, keep).await;
-        if !clean {
+        if clean {
+            drop(lock);
+        } else {
             lock.leave_to_sweep();
         }
+        stop_at("run-forgotten");
         told
     }
 
@@ -319,9 +325,11 @@ impl<'a> Story<'a> {
             Ok(lock) => lock,
             Err(error) => return refused(fault::of_state(&error)),
         };
+        stop_at("run-noted");
         if let Err(error) = self.append(&opened) {
             return refused(fault::of_audit(&error));
         }
+        stop_at("opening-recorded");
         match backend.open(self.run, grant).await {
             Ok(session) => Ok((session, lock)),
             Err(error) => Err(match fault::of_backend(&error) {
@@ -341,7 +349,9 @@ impl<'a> Story<'a> {
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> (Told<'a>, bool) {
+        stop_at("opened");
         let started = self.start(request, session.as_mut(), streams).await;
+        stop_at("program-started");
         if let Some(pool) = self.pool {
             pool.refill(); // beside the program, whose start it doesn't hold up
         }
@@ -357,8 +367,10 @@ impl<'a> Story<'a> {
             }
             Err(fault) => (Err(fault), Instant::now()),
         };
+        stop_at("program-ended");
         let left = session.halt().await;
         let halted = left.is_ok();
+        stop_at("halted");
         if let (true, Ok(ended)) = (halted && held.collect, &ended)
             && !matches!(ended.cause, Cause::Backend(_) | Cause::Program(Ending::Lost, _))
         {
@@ -368,7 +380,9 @@ impl<'a> Story<'a> {
                 _ = streams.interrupt() => Collected::interrupted(),
             };
         }
+        stop_at("collected");
         let closed = session.close().await;
+        stop_at("closed");
         let clean = halted && closed.is_ok();
         self.times.close = match &ended {
             Ok(ended) => closing.elapsed() + ended.halting,
@@ -458,6 +472,7 @@ impl Told<'_> {
     fn end(mut self, labels: std::collections::BTreeMap<String, String>) -> Outcome {
         let policy = self.story.outcome.policy.clone();
         self.story.note(&Event::TaskEnd { end: self.end, policy });
+        stop_at("end-recorded");
         let Story { run, started, times, span, outcome, began, .. } = self.story;
         let (backend, why_backend) = outcome.backend.unzip();
         Outcome {

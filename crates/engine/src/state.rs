@@ -13,6 +13,7 @@ use std::time::Duration;
 use cofferdam_core::audit::Event;
 use cofferdam_core::outcome::{End, RunId};
 use cofferdam_core::policy::BackendName;
+use cofferdam_core::weaken::stop_at;
 
 use crate::{Engine, chain};
 
@@ -130,6 +131,7 @@ impl State {
                 .map(|line| format!("{line}\n"))
                 .collect();
             file.write_all(text.as_bytes())?;
+            stop_at("run-unfinished");
             fs::rename(&unfinished, &path)?;
             Ok(file)
         };

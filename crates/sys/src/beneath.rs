@@ -66,6 +66,32 @@ impl Folder {
         self.open_at(path, flags, if executable { 0o755 } else { 0o644 }).map(File::from)
     }
 
+    /// Makes a file without a name, to be written: it is gone unless it gets one ([`Folder::name`]).
+    /// Its mode is 0644, less what the umask takes.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said; EOPNOTSUPP or EISDIR where the file system has no such files.
+    pub fn create_unnamed(&self) -> io::Result<File> {
+        self.open_at(".", libc::O_WRONLY | libc::O_TMPFILE, 0o644).map(File::from)
+    }
+
+    /// Gives a file that was made without a name one in this folder itself.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said; EEXIST where there is something of this name.
+    pub fn name(&self, file: &File, name: &str) -> io::Result<()> {
+        let from = c_string(format!("/proc/self/fd/{}", file.as_raw_fd()).as_bytes())?;
+        let name = c_string(name.as_bytes())?;
+        // SAFETY: both strings are live and the descriptors are open.
+        let named = unsafe {
+            let folder = self.0.as_raw_fd();
+            libc::linkat(libc::AT_FDCWD, from.as_ptr(), folder, name.as_ptr(), libc::AT_SYMLINK_FOLLOW)
+        };
+        check(libc::c_long::from(named)).map(drop)
+    }
+
     /// Opens a regular file to be read. Doesn't wait for a FIFO's writer.
     ///
     /// # Errors
@@ -189,6 +215,18 @@ mod tests {
         assert_eq!(text, "hello");
         folder.remove_file("a/x").unwrap();
         assert!(!top.path().join("a/x").exists());
+    }
+
+    #[test]
+    fn a_file_without_a_name_is_seen_by_nobody_until_it_gets_one() {
+        let top = tempfile::tempdir().unwrap();
+        let folder = Folder::open(top.path()).unwrap();
+        let Ok(mut file) = folder.create_unnamed() else { return }; // not every file system has those
+        file.write_all(b"hello").unwrap();
+        assert_eq!(std::fs::read_dir(top.path()).unwrap().count(), 0);
+        folder.name(&file, "x").unwrap();
+        assert_eq!(std::fs::read(top.path().join("x")).unwrap(), b"hello");
+        assert_eq!(folder.name(&file, "x").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 
     #[test]

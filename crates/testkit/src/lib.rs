@@ -2,13 +2,16 @@
 //!
 //! - [`product`]: the program as a user has it, with a state folder of its own.
 //! - [`host`]: what the host looks like, to compare before and after.
+//! - [`left`]: what a product left there, told from what others do meanwhile.
 //! - [`rows`]: the rows of the table of attacks, each beside its positive control.
 //! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
+//! - The programs `crash` and `soak`, which `cargo xtask` calls by night.
 //! - [`skip!`]: a test that can't run here says so by name, and is counted.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 pub mod host;
+pub mod left;
 pub mod product;
 pub mod rows;
 pub mod scripted;

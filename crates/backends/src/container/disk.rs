@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::policy::Limits;
+use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::launch::Ids;
 use cofferdam_sys::loop_device::LoopDevice;
 use cofferdam_sys::process;
@@ -60,6 +61,7 @@ fn mkfs() -> Option<PathBuf> {
 pub(super) fn make(folder: &Path, limits: &Limits, ids: &Ids) -> Result<OwnedFd, BackendError> {
     let failed = |what: &str| BackendError::host(format!("{what} a disk in {}", folder.display()));
     let image = unnamed(folder).map_err(failed("make the file of"))?;
+    stop_at("disk-made");
     let free = process::available(image.as_fd()).map_err(failed("see the room for"))?;
     if free < limits.disk_bytes() {
         let why = format!("{} has {free} bytes free", folder.display());
@@ -68,6 +70,7 @@ pub(super) fn make(folder: &Path, limits: &Limits, ids: &Ids) -> Result<OwnedFd,
     image.set_len(image_bytes(limits)).map_err(failed("make the file of"))?;
     format(&image, limits, ids).map_err(failed("format"))?;
     let device = LoopDevice::over(image.as_fd()).map_err(failed("make a device of"))?;
+    stop_at("disk-attached");
     mount(&device).map_err(failed("mount"))
 }
 
@@ -89,13 +92,21 @@ fn image_bytes(limits: &Limits) -> u64 {
 
 /// A file without a name, which is gone when nothing has it open any more.
 fn unnamed(folder: &Path) -> io::Result<File> {
+    /// `asm-generic/fcntl.h`: a file that never has a name.
+    const O_TMPFILE: i32 = 0o20_200_000;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    if let Ok(file) = options.clone().custom_flags(O_TMPFILE).open(folder) {
+        return Ok(file);
+    }
+    // Not every file system has those. A kill between the next two calls leaves an empty file.
     let path = folder.join(format!(
         "{}-{}",
         std::process::id(),
         u64::from_ne_bytes(cofferdam_sys::fd::random_bytes()?)
     ));
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    let file = options.create_new(true).open(&path)?;
     std::fs::remove_file(path)?;
     Ok(file)
 }

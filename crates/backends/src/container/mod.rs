@@ -38,6 +38,8 @@ use cofferdam_core::request::{Lang, Program};
 use cofferdam_sys::cgroup::{self, CgroupError};
 use cofferdam_sys::launch::LaunchError;
 
+#[cfg(fuzzing)]
+pub use files::collect;
 pub use probe::Host;
 
 /// Runs programs in containers of this host.

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
+use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::cgroup::{Ceilings, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
 use cofferdam_sys::launch::{Ids, Launch, Launched, Resource};
@@ -52,6 +53,7 @@ pub(super) async fn open(
     gaps: &[Gap],
 ) -> Result<ContainerSession, BackendError> {
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
+    stop_at("ids-reserved");
     let limits = grant.limits();
     let ceilings = Ceilings {
         memory_bytes: limits.memory_bytes,
@@ -60,6 +62,7 @@ pub(super) async fn open(
     };
     let ceilings = weakened::ceilings(ceilings);
     let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
+    stop_at("cgroups-made");
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
     let start = Start { host, folder, ids: ids.ids(), grant, group: &group, pids: ceilings.pids };
     let started = match start.with_owner(None) {
@@ -178,6 +181,7 @@ fn base(launched: &mut Launched, files: HostFiles, ids: &Ids) -> Result<Base, Fa
     let cover = launched.handed_over().map_err(|error| explained(launched, error))?;
     let layered = plan.lower.is_some();
     files::fill(cover.as_fd(), plan.folder.as_fd(), &plan.path, layered, &survey, ids)?;
+    stop_at("files-filled");
     launched.go_on().map_err(|error| explained(launched, error))?;
     Ok(if layered {
         Base::Layer { lower: plan.folder, cover, hidden: survey.hidden }

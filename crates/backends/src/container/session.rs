@@ -13,6 +13,7 @@ use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Python;
 use cofferdam_core::outcome::{LimitName, Usage};
 use cofferdam_core::request::{File, Lang, Variable, WindowSize};
+use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::launch::Launched;
 use cofferdam_sys::process;
 use tokio::sync::Mutex;
@@ -142,6 +143,7 @@ impl ContainerSession {
         if let Some(file) = file {
             self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
             self.inside.agent.put(&file).await?;
+            stop_at("file-put");
         }
         let argv = argv.words().map(CString::from).collect();
         let envp = self.environment(exec.environment);

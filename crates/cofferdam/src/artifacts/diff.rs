@@ -3,7 +3,8 @@
 //! Text is shown line by line, links by what they say, and modes as git has them. What is no text,
 //! or longer than [`SHOWN_BYTES`], is told by its two SHA-256 between the patches, where git ignores
 //! it: such a diff applies, without those files. The FILE takes its name when it is whole; until
-//! then it is a hidden one beside it, which goes with a run that fails.
+//! then it has none, so that nothing is left of a run that is killed. Where the file system has no files
+//! without a name, it is a hidden one beside FILE, which goes with a run that fails.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -37,8 +38,12 @@ const CONTEXT: usize = 3;
 /// A file for the differences.
 pub(crate) struct Diff {
     path: PathBuf,
-    /// Its name until it is whole.
-    unfinished: PathBuf,
+    /// The folder that it is made in.
+    parent: Folder,
+    /// The name through which it takes its own in one step.
+    unfinished: String,
+    /// Whether it has that name from the start.
+    named: bool,
     writer: BufWriter<File>,
     /// The workspace as it was, for what an entry doesn't say of its former self.
     workspace: Option<Folder>,
@@ -64,21 +69,26 @@ impl Diff {
             return Err(refusal(format!("--diff: {shown} is no regular file"), "name another file"));
         }
         let number = u64::from_le_bytes(cofferdam_sys::fd::random_bytes().unwrap_or_default());
-        let unfinished = place.parent.join(format!(".cofferdam-{number:016x}.diff"));
+        let unfinished = format!(".cofferdam-{number:016x}.diff");
         let open = || {
-            Folder::open(&place.parent)?
-                .create_file(&unfinished.file_name().unwrap_or_default().to_string_lossy(), false)
+            let parent = Folder::open(&place.parent)?;
+            match parent.create_unnamed() {
+                Ok(file) => Ok((parent, file, false)),
+                Err(_) => parent.create_file(&unfinished, false).map(|file| (parent, file, true)),
+            }
         };
-        let opened = open().map_err(|error| {
+        let (parent, file, named) = open().map_err(|error| {
             let message = format!("--diff: {}: {error}", place.parent.display());
             refusal(message, "name a file in a folder that you can write")
         })?;
-        let writer = BufWriter::new(opened);
+        let writer = BufWriter::new(file);
         let workspace = files.workspace.as_ref().and_then(|folder| Folder::open(&folder.host).ok());
         let (hidden, path) = (files.hidden(), place.path);
         Ok(Diff {
             path,
+            parent,
             unfinished,
+            named,
             writer,
             workspace,
             hidden,
@@ -145,9 +155,18 @@ impl Diff {
     /// Gives the file its name.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.writer.flush().map_err(at(&self.path))?;
-        fs::rename(&self.unfinished, &self.path).map_err(at(&self.path))?;
+        self.take_name().map_err(at(&self.path))?;
         self.finished = true;
         Ok(())
+    }
+
+    /// In two steps, since a new name can't take the place of an old one.
+    fn take_name(&mut self) -> io::Result<()> {
+        if !self.named {
+            self.parent.name(self.writer.get_ref(), &self.unfinished)?;
+            self.named = true;
+        }
+        fs::rename(self.path.with_file_name(&self.unfinished), &self.path)
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -244,8 +263,8 @@ impl Diff {
 
 impl Drop for Diff {
     fn drop(&mut self) {
-        if !self.finished {
-            let _ = fs::remove_file(&self.unfinished); // nobody is left to tell
+        if self.named && !self.finished {
+            let _ = self.parent.remove_file(&self.unfinished); // nobody is left to tell
         }
     }
 }

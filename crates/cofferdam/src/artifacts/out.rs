@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_core::artifact::{Change, Rejected};
 use cofferdam_core::outcome::{Fault, RunId};
+use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::beneath::Folder;
 
 use super::changes::{self, Changes};
@@ -126,6 +127,7 @@ impl Out {
         gone(removed).map_err(at(&files))?;
         self.folder.create_folder(FILES).map_err(at(&files))?;
         self.files = Some(Folder::open(Path::new(&below)).map_err(at(&files))?);
+        stop_at("result-begun");
         Ok(())
     }
 
@@ -181,6 +183,7 @@ impl Out {
         });
         written
             .and_then(|()| self.folder.rename(CHANGES_NEW, CHANGES))
+            .inspect(|()| stop_at("result-named"))
             .and_then(|()| self.folder.remove_file(MARK))
             .map_err(at(&self.path.join(CHANGES)))
     }

@@ -16,6 +16,7 @@ use clap::Args;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
 use cofferdam_core::policy::{Policy, decide};
 use cofferdam_core::request::Request;
+use cofferdam_core::weaken::stop_at;
 use cofferdam_engine::run::Keep;
 use cofferdam_engine::{Engine, policy_hash};
 
@@ -173,6 +174,7 @@ fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
     let Judged { mut policy, state, .. } = args.options.judge()?;
     let keeper = Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), &policy.files)
         .map_err(Unprepared::Request)?;
+    stop_at("result-prepared");
     let places = [&args.out, &args.diff];
     let hidden = places.into_iter().flatten().filter_map(|place| artifacts::hidden(place, &policy.files));
     let hidden: Vec<_> = hidden.collect();
@@ -283,6 +285,7 @@ impl Reporter {
         } else {
             report::for_a_person(outcome, kept, self.quiet);
         }
+        stop_at("outcome-printed");
         match written {
             Ok(()) => outcome.exit_code(),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => OUTPUT_CLOSED,

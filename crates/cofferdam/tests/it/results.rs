@@ -1,10 +1,13 @@
 //! `--out` and `--diff`: places that can be used and those that refuse before anything starts.
 
 use std::fs;
+use std::io::Read;
+use std::time::Instant;
 
+use cofferdam_testkit::product::{start, wait};
 use serde_json::Value;
 
-use crate::{needs_root, product};
+use crate::{needs_root, ordinary, product};
 
 #[test]
 fn a_run_leaves_a_result_where_it_was_asked_for() {
@@ -43,4 +46,21 @@ fn a_run_that_is_refused_leaves_no_folder() {
     let out = product.folder().join("out");
     let ran = product.call(["run", "--out", out.to_str().unwrap(), "--", "true"]).exits(125);
     assert!(!out.exists(), "{ran:?}");
+}
+
+#[test]
+fn a_killed_run_leaves_no_file_beside_its_diff() {
+    let product = ordinary();
+    let folder = product.folder().join("results");
+    fs::create_dir(&folder).unwrap();
+    product.give(&folder);
+    let diff = folder.join("x.diff");
+    let mut command = product.command(["run", "--profile", "internal", "--diff"]);
+    command.arg(&diff).args(product.accepting()).args(["--", "sh", "-c", "echo ready; sleep 312.4"]);
+    let mut child = start(&mut command);
+    let mut line = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    child.kill().unwrap();
+    wait(child, Instant::now());
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 
 use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::outcome::{AuditSpan, RunId};
+use cofferdam_core::weaken::stop_at;
 
 use super::event::{BYTES_TORN, EVENTS_LOST, GAP, START, gap_members, members};
 use super::files::{Folder, Storage, failed};
@@ -154,6 +155,7 @@ impl<S: Storage> Writer<S> {
             let _ = self.write_head(&back);
             return Err(self.failed_log("write", source));
         }
+        stop_at("event-written");
         let head = Head { seq: draft.seq, bytes: old.bytes + line.len() as u64, hash, lost: 0, torn: 0 };
         if let Err(error) = self.write_head(&head) {
             // A head that is ahead of its log would look like a cut for ever after. So the line goes

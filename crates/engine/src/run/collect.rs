@@ -13,6 +13,7 @@ use cofferdam_core::audit::Event;
 use cofferdam_core::backend::{BackendError, Session};
 use cofferdam_core::files::Pattern;
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
+use cofferdam_core::weaken::stop_at;
 
 use super::fault;
 use super::keep::{Content, FileKept, Former, Gone, Keep, Watched};
@@ -93,6 +94,18 @@ pub(super) async fn collect(
     collected
 }
 
+/// The same without a run around it, for the fuzz targets: what came out and what didn't.
+#[cfg(fuzzing)]
+pub async fn collect_for_fuzzing(
+    session: &mut dyn Session,
+    run: &RunId,
+    keep: &mut dyn Keep,
+) -> (Vec<Artifact>, Vec<Rejected>, Option<Fault>) {
+    let Collected { artifacts, rejected, fault, .. } =
+        collect(session, vec![], vec![], run, Some(keep)).await;
+    (artifacts, rejected, fault)
+}
+
 struct Collector<'a> {
     judge: Judge,
     keep: &'a mut dyn Keep,
@@ -109,6 +122,7 @@ impl Collect for Collector<'_> {
             Ok(path) => self.accepted(&path, found.change, found.entry)?,
             Err(why) => Err(why),
         };
+        stop_at("collecting");
         match taken {
             Ok(artifact) => {
                 self.collected.artifacts.extend(artifact);

@@ -25,7 +25,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
-use cofferdam_core::weaken::{self, Control};
+use cofferdam_core::weaken::{self, Control, stop_at};
 
 use crate::landlock::Ruleset;
 use crate::seccomp::Filter;
@@ -419,9 +419,11 @@ impl Launch {
             steps: self.steps,
             reaped: None,
         };
+        stop_at("cloned");
         if apart {
             self.ids.map(pid).map_err(failed("map the user namespace's ids"))?;
         }
+        stop_at("ids-mapped");
         launched.gate.write_all(IDS_ARE_MAPPED).map_err(failed("start the sandbox"))?;
         if let Some(bytes) = bytes {
             // While the child mounts, on another core if there is one: a megabyte takes a while.

@@ -192,6 +192,21 @@ impl HostFiles {
     }
 }
 
+/// What differs in a folder from another, or from nothing: the collector alone, for the fuzz targets.
+///
+/// # Errors
+///
+/// As [`Session::get`](cofferdam_core::backend::Session::get).
+#[cfg(fuzzing)]
+pub async fn collect(
+    folder: OwnedFd,
+    source: Option<OwnedFd>,
+    receiver: &mut dyn cofferdam_core::artifact::Collect,
+) -> Result<(), BackendError> {
+    let base = source.map_or(Base::Empty, |source| Base::Copy { source, hidden: vec![], since: (0, 0) });
+    Changes { folder, base, put: Put::default() }.collect(receiver).await
+}
+
 fn stat(place: &OwnedFd) -> io::Result<rustix::fs::Stat> {
     Ok(rustix::fs::fstat(place)?)
 }
