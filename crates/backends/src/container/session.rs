@@ -68,6 +68,9 @@ impl Session for ContainerSession {
 
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
         Box::pin(async move {
+            if self.halted.is_some() {
+                return Err(BackendError::Spent);
+            }
             self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
             let put = self.inside.agent.put(&file).await;
             put.map_err(|error| self.explained(error))
