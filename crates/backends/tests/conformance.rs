@@ -1,5 +1,10 @@
 //! The suite that every backend must pass, for each backend of this crate: a line each.
 
+#![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
+
+#[path = "conformance/hostile_agent.rs"]
+mod hostile_agent;
+
 use std::io;
 
 use cofferdam_backends::container::Container;

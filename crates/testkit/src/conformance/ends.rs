@@ -63,7 +63,7 @@ pub(super) fn a_program_that_ignores_everything_is_timed_out_and_dead(subject: &
         let script =
             format!("trap '' TERM INT HUP; sleep {marker} & setsid sleep {marker} & echo on; {wait}");
         let mut what = trial.sh(&script);
-        what.layer = trial.limited(limits());
+        what.layer = trial.limited(&limits());
         let ran = trial.run(what)?;
         ran.ends(End::TimedOut)?;
         must!(ran.said() == "on\n", "what was said before is kept: {}", ran.story());
@@ -81,7 +81,7 @@ pub(super) fn a_lack_of_memory_is_told_from_a_kill_and_ends_all(subject: &Subjec
     // The parent outlives the child that the kernel kills, and would say so.
     let eat = "python3 -c 'x = bytearray(200 << 20)'";
     let mut what = trial.sh(&format!("sleep {marker} & {eat}; echo survived; sleep {marker}"));
-    what.layer = trial.without_accepting(Capability::Memory, limits);
+    what.layer = trial.without_accepting(Capability::Memory, &limits);
     let ran = trial.run(what)?;
     if let Some(refused) = trial.refused(&ran, Capability::Memory)? {
         return Ok(refused);
@@ -200,7 +200,7 @@ pub(super) fn a_sandbox_that_dies_under_its_program_is_lost(subject: &Subject) -
     let marker = marker();
     let mut what = trial.sh(&format!("echo on; sleep {marker}; echo over"));
     what.layer =
-        trial.limited(LimitsLayer { timeout: Some(Duration::from_secs(10)), ..LimitsLayer::default() });
+        trial.limited(&LimitsLayer { timeout: Some(Duration::from_secs(10)), ..LimitsLayer::default() });
     let killer = std::thread::spawn({
         let marker = marker.clone();
         move || {

@@ -121,7 +121,7 @@ pub(super) fn a_file_that_does_not_fit_is_an_error_and_the_sandbox_goes_on(subje
     let run = new_run();
     let limits = LimitsLayer { disk_bytes: Some(1 << 20), ..LimitsLayer::default() };
     trial.until_hung(async {
-        let mut session = trial.open(&run, trial.limited(limits)).await?;
+        let mut session = trial.open(&run, trial.limited(&limits)).await?;
         let refused = session.put(file("large", &vec![7; 3 << 20])).await;
         must!(matches!(refused, Err(BackendError::Put { .. })), "three times the disk: {refused:?}");
         session.put(file("large", b"small")).await.map_err(said("put"))?;

@@ -18,7 +18,7 @@ pub(super) fn an_input_that_is_not_there_is_empty(subject: &Subject) -> Checked 
     for input in [Input::None, Input::Bytes(vec![])] {
         let mut what = trial.python(COUNT);
         let timeout = Some(Duration::from_secs(3));
-        what.layer = trial.limited(LimitsLayer { timeout, ..LimitsLayer::default() });
+        what.layer = trial.limited(&LimitsLayer { timeout, ..LimitsLayer::default() });
         what.input = input;
         trial.run(what)?.says("0\n")?;
     }

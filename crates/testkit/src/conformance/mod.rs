@@ -45,14 +45,18 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cofferdam_core::backend::Backend;
 use cofferdam_core::capability::Gap;
-use cofferdam_core::policy::BackendName;
+use cofferdam_core::outcome::Outcome;
+use cofferdam_core::policy::{BackendName, LimitsLayer};
+use cofferdam_core::request::File;
 use cofferdam_engine::select::Absent;
 
 pub use table::{BEHAVIOURS, CAUGHT, FIELDS, WITHOUT_TOY};
 use toys::{Toy, Vice};
+use trial::{Trial, Try};
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +187,24 @@ impl Entry {
         let found = BEHAVIOURS.iter().chain(FIELDS).find(|entry| entry.claim == claim);
         found.unwrap_or_else(|| panic!("no claim `{claim}`"))
     }
+}
+
+/// Runs a command of `sh` with a deadline, and gives the Outcome if it can be true: for tests that make
+/// the backend itself go wrong. Files are put first if there are any.
+///
+/// # Errors
+///
+/// [`Broken`] if it can't be true, if something is left, or if nothing comes of it.
+pub fn outcome_of(
+    subject: &Subject,
+    code: &str,
+    files: Vec<File>,
+    deadline: Duration,
+) -> Result<Outcome, Broken> {
+    let trial = Trial::of(subject)?;
+    let limits = LimitsLayer { timeout: Some(deadline), ..LimitsLayer::default() };
+    let what = Try { files, layer: trial.limited(&limits), ..trial.sh(code) };
+    Ok(trial.run(what)?.outcome)
 }
 
 /// The body of each test that [`conformance!`](crate::conformance!) makes.

@@ -44,7 +44,7 @@ for byte in 'h\\u00e9\\U0001f980llo'.encode():
 
 pub(super) fn ten_megabytes_arrive_whole_however_slowly_they_are_read(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
-    let all: Vec<u8> = (0..1_250_000u64).flat_map(|number| number.to_le_bytes()).collect();
+    let all: Vec<u8> = (0..1_250_000u64).flat_map(u64::to_le_bytes).collect();
     let code = "import sys, struct
 for start in range(0, 1250000, 50000):
     sys.stdout.buffer.write(struct.pack('<50000Q', *range(start, start + 50000)))";
@@ -77,7 +77,7 @@ pub(super) fn a_piece_comes_when_it_is_written_and_not_at_the_end(subject: &Subj
     let trial = Trial::of(subject)?;
     let mut what = trial.python("import os, time\nos.write(1, b'first')\ntime.sleep(300)");
     what.layer =
-        trial.limited(LimitsLayer { timeout: Some(Duration::from_secs(1)), ..LimitsLayer::default() });
+        trial.limited(&LimitsLayer { timeout: Some(Duration::from_secs(1)), ..LimitsLayer::default() });
     let ran = trial.run(what)?;
     ran.ends(End::TimedOut)?;
     let times = &ran.outcome.times;

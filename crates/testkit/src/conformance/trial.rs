@@ -101,8 +101,8 @@ impl<'a> Trial<'a> {
     }
 
     /// The same with limits.
-    pub(super) fn limited(&self, limits: LimitsLayer) -> Layer {
-        let limits = LimitsLayer { timeout: limits.timeout.or(Some(DEADLINE)), ..limits };
+    pub(super) fn limited(&self, limits: &LimitsLayer) -> Layer {
+        let limits = LimitsLayer { timeout: limits.timeout.or(Some(DEADLINE)), ..limits.clone() };
         Layer { limits, ..self.layer() }
     }
 
@@ -234,7 +234,7 @@ impl<'a> Trial<'a> {
 
     /// The gap that must be there if a capability isn't enforced: a policy that accepts everything
     /// else that is lacking.
-    pub(super) fn without_accepting(&self, capability: Capability, limits: LimitsLayer) -> Layer {
+    pub(super) fn without_accepting(&self, capability: Capability, limits: &LimitsLayer) -> Layer {
         let mut layer = self.limited(limits);
         layer.accept_gaps.remove(&capability);
         layer

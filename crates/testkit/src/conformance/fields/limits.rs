@@ -12,7 +12,7 @@ use crate::conformance::{Broken, Checked, Subject, Verdict};
 /// Runs code in Python under limits.
 fn limited(
     trial: &Trial<'_>,
-    limits: LimitsLayer,
+    limits: &LimitsLayer,
     capability: Capability,
     code: &str,
 ) -> Result<Ran, Broken> {
@@ -34,7 +34,7 @@ try:
     print('held', flush=True)
 except MemoryError: print('refused', flush=True)";
     let limits = LimitsLayer { memory_bytes: Some(64 << 20), ..LimitsLayer::default() };
-    let ran = limited(&trial, limits, Capability::Memory, code)?;
+    let ran = limited(&trial, &limits, Capability::Memory, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Memory)? {
         return Ok(refused);
     }
@@ -61,7 +61,7 @@ if pid == 0: os._exit(0)
 for child in children: os.waitpid(child, 0)
 print(int(sum(os.times()[:4]) * 1000))";
     let limits = LimitsLayer { cpus: Cpus::from_cores(0.1), ..LimitsLayer::default() };
-    let ran = limited(&trial, limits, Capability::Cpu, code)?;
+    let ran = limited(&trial, &limits, Capability::Cpu, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Cpu)? {
         return Ok(refused);
     }
@@ -85,7 +85,7 @@ try:
 except OSError: pass
 print(len(children) + 1)";
     let limits = LimitsLayer { pids: Some(10), ..LimitsLayer::default() };
-    let ran = limited(&trial, limits, Capability::Pids, code)?;
+    let ran = limited(&trial, &limits, Capability::Pids, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Pids)? {
         return Ok(refused);
     }
@@ -107,7 +107,7 @@ for place in ('.', '/tmp', os.environ.get('HOME', '/tmp'), '/dev/shm', '/var/tmp
     except OSError: pass
 print(wrote)";
     let limits = LimitsLayer { disk_bytes: Some(2 << 20), ..LimitsLayer::default() };
-    let ran = limited(&trial, limits, Capability::Disk, code)?;
+    let ran = limited(&trial, &limits, Capability::Disk, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Disk)? {
         return Ok(refused);
     }
@@ -129,7 +129,7 @@ for place in ('.', '/tmp', '/dev/shm'):
     except OSError: pass
 print(made)";
     let limits = LimitsLayer { files: Some(300), ..LimitsLayer::default() };
-    let ran = limited(&trial, limits, Capability::Disk, code)?;
+    let ran = limited(&trial, &limits, Capability::Disk, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Disk)? {
         return Ok(refused);
     }
@@ -146,7 +146,7 @@ pub(in crate::conformance) fn nothing_runs_beyond_the_deadline(subject: &Subject
     let limits = LimitsLayer { timeout: Some(Duration::from_millis(300)), ..LimitsLayer::default() };
     let mut what =
         trial.sh(&format!("echo on; (setsid sleep {marker} >/dev/null 2>&1 &); exec sleep {marker}"));
-    what.layer = trial.without_accepting(Capability::Timeout, limits);
+    what.layer = trial.without_accepting(Capability::Timeout, &limits);
     let ran = trial.run(what)?;
     if let Some(refused) = trial.refused(&ran, Capability::Timeout)? {
         return Ok(refused);
@@ -168,7 +168,7 @@ pub(in crate::conformance) fn a_program_has_its_grace_and_no_more(subject: &Subj
     };
     let run = |grace, on_term: &str| {
         let mut what = trial.sh(&format!("trap '{on_term}' TERM; while :; do sleep 0.02; done"));
-        what.layer = trial.without_accepting(Capability::Timeout, limits(grace));
+        what.layer = trial.without_accepting(Capability::Timeout, &limits(grace));
         trial.run(what)
     };
     let ran = run(Duration::from_secs(4), "echo asked; exit 0")?;
@@ -197,7 +197,7 @@ while True: os.write(1, b'o' * 700); os.write(2, b'e' * 700)";
         output_bytes: Some(10_000),
         ..LimitsLayer::default()
     };
-    let ran = limited(&trial, limits, Capability::Output, code)?;
+    let ran = limited(&trial, &limits, Capability::Output, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Output)? {
         return Ok(refused);
     }
