@@ -8,9 +8,9 @@ use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::{Cancel, End, FaultCode};
 use cofferdam_core::policy::LimitsLayer;
 
-use super::trial::{self, Trial, exec, is_gone, listen, marker, new_run, said};
+use super::trial::{self, Trial, exec, is_gone, listen, marker, new_run, said, until_it_says};
 use super::wired::{Cue, Reader};
-use super::{Checked, Subject, Verdict};
+use super::{Broken, Checked, Subject, Verdict};
 
 /// SIGINT and SIGTERM.
 const INTERRUPT: i32 = 2;
@@ -189,6 +189,38 @@ pub(super) fn a_program_that_cannot_start_leaves_the_sandbox_for_another(subject
         session.halt().await.map_err(said("halt"))?;
         session.close().await.map_err(said("close"))
     })?;
+    Ok(Verdict::Held)
+}
+
+pub(super) fn a_sandbox_that_was_lost_takes_nothing_more(subject: &Subject) -> Checked {
+    let Some(lose) = subject.lose else {
+        return Ok(Verdict::NotForThis("nobody said how its sandboxes can be killed".into()));
+    };
+    let trial = Trial::of(subject)?;
+    let (run, marker) = (new_run(), marker());
+    trial.until_hung(async {
+        let mut session = trial.open(&run, trial.layer()).await?;
+        let running = session
+            .exec(exec(trial::sh(&format!("echo on; sleep {marker}; :"))))
+            .await
+            .map_err(said("exec"))?;
+        until_it_says(running.as_ref(), "on").await?;
+        lose(&marker).map_err(|error| Broken(format!("it couldn't be killed: {error}")))?;
+        let ending = running.wait().await.map_err(said("wait"))?;
+        must!(ending == Ending::Lost, "it was lost, and is told as {ending:?}");
+        must!(!session.is_alive(), "a sandbox that was lost is alive");
+        let first = session.exec(exec(trial::sh("echo on"))).await.err();
+        let gone = matches!(first, Some(BackendError::Gone | BackendError::Spent));
+        must!(gone, "a program in a sandbox that was lost: {first:?}");
+        let put = session.put(trial::file("late", b"")).await;
+        must!(matches!(put, Err(BackendError::Spent)), "a file, once that is known: {put:?}");
+        let left = session.halt().await.map_err(said("halt"))?;
+        must!(!left.out_of_memory, "it wasn't for lack of memory");
+        drop(running);
+        session.close().await.map_err(said("close"))
+    })?;
+    is_gone(&marker)?;
+    trial.left_nothing(&run)?;
     Ok(Verdict::Held)
 }
 

@@ -116,6 +116,25 @@ pub(super) fn a_second_program_finds_what_the_first_left_but_not_its_variables(s
     Ok(Verdict::Held)
 }
 
+pub(super) fn a_program_that_nobody_waited_for_does_not_end_the_next(subject: &Subject) -> Checked {
+    let trial = Trial::of(subject)?;
+    let run = new_run();
+    trial.until_hung(async {
+        let mut session = trial.open(&run, trial.layer()).await?;
+        let first = session.exec(exec(python("import sys; sys.exit(7)"))).await.map_err(said("exec"))?;
+        while first.output().await.map_err(said("output"))?.is_some() {}
+        let second = session.exec(exec(python("print('second')"))).await.map_err(said("exec"))?;
+        let heard = listen(second.as_ref()).await?;
+        must!(heard.stdout == b"second\n", "it says {:?}", String::from_utf8_lossy(&heard.stdout));
+        must!(heard.ending == Ending::Exited(0), "the second ended {:?}", heard.ending);
+        let ending = first.wait().await.map_err(said("wait"))?;
+        must!(ending == Ending::Exited(7), "the first ended {ending:?}");
+        session.halt().await.map_err(said("halt"))?;
+        session.close().await.map_err(said("close"))
+    })?;
+    Ok(Verdict::Held)
+}
+
 pub(super) fn a_file_that_does_not_fit_is_an_error_and_the_sandbox_goes_on(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let run = new_run();

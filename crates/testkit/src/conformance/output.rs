@@ -114,6 +114,19 @@ pub(super) fn the_last_words_before_an_end_arrive(subject: &Subject) -> Checked 
     Ok(Verdict::Held)
 }
 
+pub(super) fn a_reader_that_stops_reading_holds_no_deadline_up(subject: &Subject) -> Checked {
+    let trial = Trial::of(subject)?;
+    let mut what = trial.python("import os\nwhile True: os.write(1, b'x' * 65536)");
+    what.layer =
+        trial.limited(&LimitsLayer { timeout: Some(Duration::from_millis(300)), ..LimitsLayer::default() });
+    what.reader = Reader::Slow(Duration::from_secs(300));
+    let ran = trial.run(what)?;
+    ran.ends(End::TimedOut)?;
+    let run = ran.outcome.times.run;
+    must!(run < Duration::from_secs(5), "it ran for {run:?} with a deadline of 300 ms");
+    Ok(Verdict::Held)
+}
+
 pub(super) fn a_child_that_holds_the_output_open_holds_nobody_up(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let ran = trial.run(trial.sh(&format!("setsid sleep {} & echo over", marker())))?;

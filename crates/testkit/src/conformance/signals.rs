@@ -19,7 +19,7 @@ pub(super) fn a_signal_reaches_the_program(subject: &Subject) -> Checked {
         let code = format!("trap 'echo got; exit 7' {name}; echo on; while :; do sleep 0.02; done");
         let mut what = trial.sh(&code);
         what.layer =
-            trial.limited(&LimitsLayer { timeout: Some(Duration::from_secs(4)), ..LimitsLayer::default() });
+            trial.limited(&LimitsLayer { timeout: Some(Duration::from_secs(3)), ..LimitsLayer::default() });
         what.cues = vec![(Cue::Said("on"), signal)];
         let ran = trial.run(what)?;
         ran.ends(End::Exited(7))?;
@@ -33,7 +33,7 @@ pub(super) fn a_signal_reaches_what_the_program_started(subject: &Subject) -> Ch
     let child = "trap \"echo child; exit\" INT; echo on; while :; do sleep 0.02; done";
     let mut what = trial.sh(&format!("trap 'echo parent' INT; sh -c '{child}'; exit 0"));
     what.layer =
-        trial.limited(&LimitsLayer { timeout: Some(Duration::from_secs(4)), ..LimitsLayer::default() });
+        trial.limited(&LimitsLayer { timeout: Some(Duration::from_secs(3)), ..LimitsLayer::default() });
     what.cues = vec![(Cue::Said("on"), INTERRUPT)];
     let ran = trial.run(what)?;
     ran.ends(End::Exited(0))?;

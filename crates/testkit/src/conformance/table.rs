@@ -26,6 +26,7 @@ macro_rules! each_entry {
                 ends::a_program_that_is_not_there_is_refused_and_nothing_ran Sh;
                 ends::a_program_that_cannot_start_leaves_the_sandbox_for_another Sh;
                 ends::a_sandbox_that_dies_under_its_program_is_lost Sh;
+                ends::a_sandbox_that_was_lost_takes_nothing_more Sh;
                 output::nothing_is_nothing Python;
                 output::output_arrives_byte_for_byte Python;
                 output::a_character_that_is_cut_between_writes_arrives_whole Python;
@@ -34,6 +35,7 @@ macro_rules! each_entry {
                 output::a_piece_comes_when_it_is_written_and_not_at_the_end Python;
                 output::a_stream_that_is_closed_ends_nothing_else Python;
                 output::the_last_words_before_an_end_arrive Python;
+                output::a_reader_that_stops_reading_holds_no_deadline_up Python;
                 output::a_child_that_holds_the_output_open_holds_nobody_up Sh;
                 input::an_input_that_is_not_there_is_empty Python;
                 input::a_megabyte_comes_back_as_it_went_in Python;
@@ -47,6 +49,7 @@ macro_rules! each_entry {
                 handed_in::code_of_any_origin_and_length_runs Python;
                 handed_in::variables_of_the_request_win_over_the_policys Python;
                 handed_in::a_second_program_finds_what_the_first_left_but_not_its_variables Python;
+                handed_in::a_program_that_nobody_waited_for_does_not_end_the_next Python;
                 handed_in::a_file_that_does_not_fit_is_an_error_and_the_sandbox_goes_on Python;
                 handed_in::what_changed_comes_out_and_nothing_else_and_not_before_the_halt Python;
                 teardown::after_a_halt_everything_is_dead Sh;

@@ -1,5 +1,7 @@
 //! Teardown: after a halt nothing of the program lives, after a close nothing is there at all.
 
+use std::time::Duration;
+
 use cofferdam_core::backend::{BackendError, Ending, Running, Session};
 use cofferdam_core::outcome::RunId;
 
@@ -117,6 +119,12 @@ pub(super) fn a_sandbox_that_was_opened_and_never_used_leaves_nothing(subject: &
     let dropped = new_run();
     trial.until_hung(async { trial.open(&dropped, trial.layer()).await.map(drop) })?;
     trial.left_nothing(&dropped)?;
+    let midway = new_run();
+    trial.until_hung(async {
+        let _ = tokio::time::timeout(Duration::ZERO, trial.open(&midway, trial.layer())).await;
+        Ok(())
+    })?;
+    trial.left_nothing(&midway)?;
     Ok(Verdict::Held)
 }
 

@@ -46,6 +46,9 @@ pub(in crate::conformance) fn what_the_policy_sets_is_set(subject: &Subject) -> 
     for (name, value) in set {
         must!(found.contains(format!("{name}={value}").as_bytes()), "{name} isn't {value:?}");
     }
+    let without = environment(subject, &[], &[])?;
+    let more = found.difference(&without).count();
+    must!(more == set.len(), "{more} variables are other than without the three");
     Ok(Verdict::Held)
 }
 
