@@ -1,7 +1,8 @@
 //! The host's side of the guest agent: its program, and the conversation with it.
 //!
 //! Everything that the agent says is hostile. It can say how its own program ended and nothing
-//! else that matters: ends by deadline or lack of memory and all counts come from the kernel.
+//! else that matters: ends by deadline or lack of memory and all counts come from the kernel. Whatever
+//! it is asked it has to answer within [`PATIENCE`]; only how its program ends can take longer.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -10,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::request::File;
@@ -134,13 +136,13 @@ impl Agent {
             let (length, last) = (bytes.len() as u64, pieces.peek().is_none());
             let name = file.name.as_c_str().to_owned();
             let piece = ToGuest::Put { name, executable: file.executable, offset, last, bytes };
-            self.say(&piece, &[]).await?;
+            in_time(self.say(&piece, &[])).await?;
             offset += length;
             if last {
                 break;
             }
         }
-        match self.hear().await? {
+        match in_time(self.hear()).await? {
             Some(FromGuest::Put(Ok(()))) => Ok(()),
             Some(FromGuest::Put(Err(errno))) => {
                 Err(BackendError::Put { source: io::Error::from_raw_os_error(errno) })
@@ -169,8 +171,8 @@ impl Agent {
             const E2BIG: i32 = 7;
             return Err(refused(io::Error::from_raw_os_error(E2BIG)));
         }
-        self.say(&exec, &streams).await?;
-        match self.hear().await? {
+        in_time(self.say(&exec, &streams)).await?;
+        match in_time(self.hear()).await? {
             Some(FromGuest::Started) => Ok(()),
             Some(FromGuest::NotStarted(errno)) => Err(refused(io::Error::from_raw_os_error(errno))),
             other => Err(unexpected(other)),
@@ -183,7 +185,7 @@ impl Agent {
     ///
     /// [`BackendError::Host`] if the socket can't be written.
     pub(crate) async fn signal(&self, signal: i32) -> Result<(), BackendError> {
-        self.say(&ToGuest::Signal(signal), &[]).await
+        in_time(self.say(&ToGuest::Signal(signal), &[])).await
     }
 
     /// The next thing that the agent says; none if it is gone. Safe to drop while waiting.
@@ -241,6 +243,16 @@ impl Agent {
     }
 }
 
+/// How long an agent may take to listen, or to answer. The first answer comes when the sandbox is set
+/// up, which takes milliseconds; the rest is for a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the agent does, if it does it in time.
+async fn in_time<T>(doing: impl Future<Output = Result<T, BackendError>>) -> Result<T, BackendError> {
+    let silent = |_| Err(BackendError::Silent { within: PATIENCE });
+    tokio::time::timeout(PATIENCE, doing).await.unwrap_or_else(silent)
+}
+
 fn unexpected(answer: Option<FromGuest>) -> BackendError {
     answer.map_or(BackendError::Gone, out_of_turn)
 }
@@ -294,5 +306,99 @@ mod tests {
     #[test]
     fn where_nothing_can_be_kept_the_program_is_in_memory() {
         assert!(matches!(kept_in(Path::new("/proc/no/such/place")), Program::InMemory(_)));
+    }
+
+    /// What an agent is to be asked.
+    #[derive(Clone, Copy, Debug)]
+    enum Question {
+        Exec,
+        Put(usize),
+        Signals,
+    }
+
+    /// Asks an agent something whose end of the socket has said these bytes and, unless it is gone,
+    /// then neither speaks nor listens. Time passes as soon as nothing else happens.
+    fn asked(question: Question, said: &[u8], gone: bool) -> Result<(), BackendError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let (ours, mut theirs) = fdpass::pair().unwrap();
+            theirs.write_all(said).unwrap();
+            let theirs = (!gone).then_some(theirs);
+            let agent = Agent::new(ours).unwrap();
+            let answer = match question {
+                Question::Put(bytes) => {
+                    let name = cofferdam_core::request::FileName::new("x").unwrap();
+                    agent.put(&File { name, bytes: vec![0; bytes], executable: false }).await
+                }
+                Question::Exec => {
+                    let null = std::fs::File::open("/dev/null").unwrap();
+                    let streams = [null.as_fd(); 3];
+                    agent.exec(vec![c"x".into()], vec![], c"/".into(), streams, false).await
+                }
+                Question::Signals => loop {
+                    if let Err(error) = agent.signal(15).await {
+                        break Err(error);
+                    }
+                },
+            };
+            drop(theirs);
+            answer
+        })
+    }
+
+    fn frames(messages: &[FromGuest]) -> Vec<u8> {
+        messages.iter().flat_map(Frame::encode).collect()
+    }
+
+    #[test]
+    fn an_agent_that_neither_answers_nor_listens_is_given_up() {
+        let hello = frames(&[FromGuest::Ready(VERSION)]);
+        let half = [hello.as_slice(), &FromGuest::Started.encode()[..7]].concat();
+        for question in [Question::Exec, Question::Put(10), Question::Put(8 << 20), Question::Signals] {
+            for said in [&[][..], &hello, &half] {
+                let given_up = asked(question, said, false);
+                assert!(matches!(given_up, Err(BackendError::Silent { .. })), "{question:?}: {given_up:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_gone_is_not_waited_for() {
+        let hello = frames(&[FromGuest::Ready(VERSION)]);
+        let half = [hello.as_slice(), &FromGuest::Started.encode()[..7]].concat();
+        for question in [Question::Exec, Question::Put(10), Question::Put(8 << 20), Question::Signals] {
+            for said in [&[][..], &hello, &half] {
+                let gone = asked(question, said, true);
+                assert!(matches!(gone, Err(BackendError::Gone)), "{question:?}: {gone:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_nobody_asked_for_is_none() {
+        use FromGuest::{Exited, NotStarted, Put, Ready, Signalled, Started};
+        let wrong = |question, said: &[FromGuest]| {
+            let answer = asked(question, &frames(said), false);
+            assert!(matches!(answer, Err(BackendError::Wire(_))), "{said:?}: {answer:?}");
+        };
+        for other in [Exited(0), Put(Ok(())), Put(Err(2)), Signalled(9), Ready(VERSION)] {
+            wrong(Question::Exec, &[Ready(VERSION), other]);
+        }
+        for other in [Exited(0), Started, NotStarted(2), Signalled(9), Ready(VERSION)] {
+            wrong(Question::Put(1), &[Ready(VERSION), other]);
+        }
+        // Nothing counts before the greeting, and no other version's is one.
+        for first in [Started, Exited(0), Put(Ok(())), Ready(VERSION + 1), Ready(0)] {
+            wrong(Question::Exec, &[first, Ready(VERSION), Started]);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_are_an_error_and_not_collected() {
+        for said in [&[0xff; 64][..], &[0; 4], &u32::MAX.to_le_bytes(), b"GET / HTTP/1.1\r\n", &[65, 0, 0, 0]]
+        {
+            let answer = asked(Question::Exec, said, false);
+            assert!(matches!(answer, Err(BackendError::Wire(_))), "{said:?}: {answer:?}");
+        }
     }
 }

@@ -21,6 +21,7 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::time::Duration;
 
 use crate::artifact::Collect;
 use crate::capability::{Capability, Gap, Offers};
@@ -106,7 +107,8 @@ pub trait Session: Send {
     /// # Errors
     ///
     /// [`BackendError::Exec`] if the program can't be started: nothing of it ran, and the session
-    /// can take another.
+    /// can take another. After [`BackendError::Gone`], [`BackendError::Silent`] and
+    /// [`BackendError::Wire`] it may have run.
     fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>>;
 
     /// Kills every process of the program and reports what the kernel counted. Files can still be
@@ -263,6 +265,12 @@ pub enum BackendError {
     Put {
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The agent inside neither answers nor listens. Whether it did what it was asked is unknown.
+    #[error("the agent inside the sandbox was silent for {} s", within.as_secs())]
+    Silent {
+        /// How long it had.
+        within: Duration,
     },
     /// The session failed earlier or has been halted.
     #[error("this sandbox has ended; open a new one")]

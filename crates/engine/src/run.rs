@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_core::audit::{AuditError, Event};
-use cofferdam_core::backend::{Boxed, Ending, Exec, Left, Output, Session};
+use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, Session};
 use cofferdam_core::files::Pattern;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
@@ -213,6 +213,14 @@ enum Unopened {
     Refused(Fault),
 }
 
+/// Why no program runs.
+enum Unstarted {
+    /// The sandbox was lost while it was started: it may have run.
+    Lost(Fault),
+    /// It never started.
+    Never(Fault),
+}
+
 /// How the story ended.
 struct Told<'a> {
     story: Story<'a>,
@@ -262,6 +270,10 @@ impl<'a> Story<'a> {
 
     fn failed(self, ran: Ran, fault: Fault) -> Told<'a> {
         Told { story: self, end: End::SandboxError, ran, error: Some(fault), hints: vec![] }
+    }
+
+    fn lost(self, fault: Fault) -> Told<'a> {
+        Told { story: self, end: End::BackendLost, ran: Ran::Unknown, error: Some(fault), hints: vec![] }
     }
 
     /// Opens the sandbox, runs the program in it, and closes it whatever happened.
@@ -365,7 +377,7 @@ impl<'a> Story<'a> {
                 self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
                 (Ok(ended), Instant::now())
             }
-            Err(fault) => (Err(fault), Instant::now()),
+            Err(unstarted) => (Err(unstarted), Instant::now()),
         };
         stop_at("program-ended");
         let left = session.halt().await;
@@ -392,8 +404,9 @@ impl<'a> Story<'a> {
         let told = match ended {
             Ok(ended) => self.tell(ended, &left),
             // What the requester can mend was refused; the rest is a failure of the host's or ours.
-            Err(fault) if fault.code.blame() == Blame::Request => self.refused(fault),
-            Err(fault) => self.failed(Ran::No, fault),
+            Err(Unstarted::Never(fault)) if fault.code.blame() == Blame::Request => self.refused(fault),
+            Err(Unstarted::Never(fault)) => self.failed(Ran::No, fault),
+            Err(Unstarted::Lost(fault)) => self.lost(fault),
         };
         let told = match closed {
             Ok(()) => told,
@@ -408,12 +421,12 @@ impl<'a> Story<'a> {
         request: Request,
         session: &mut dyn Session,
         streams: &dyn Streams,
-    ) -> Result<Box<dyn cofferdam_core::backend::Running>, Fault> {
+    ) -> Result<Box<dyn cofferdam_core::backend::Running>, Unstarted> {
         let source_came_from_stdin =
             matches!(&request.program, Program::Script(script) if script.origin == Origin::Stdin);
         let stdin = streams.has_input() && !source_came_from_stdin;
         for file in request.files {
-            session.put(file).await.map_err(|error| fault::of_backend(&error))?;
+            session.put(file).await.map_err(|error| Unstarted::Never(fault::of_backend(&error)))?;
         }
         let exec = Exec {
             program: request.program,
@@ -421,7 +434,13 @@ impl<'a> Story<'a> {
             terminal: request.terminal,
             stdin,
         };
-        session.exec(exec).await.map_err(|error| fault::of_backend(&error))
+        session.exec(exec).await.map_err(|error| match &error {
+            // It was told to start the program, and nobody knows whether it did.
+            BackendError::Gone | BackendError::Silent { .. } | BackendError::Wire(_) => {
+                Unstarted::Lost(fault::of_backend(&error))
+            }
+            _ => Unstarted::Never(fault::of_backend(&error)),
+        })
     }
 
     /// Takes in what the kernel counted, and records the limits that were reached.

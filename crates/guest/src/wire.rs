@@ -8,6 +8,7 @@
 //! comes out of a sandbox is at most [`FROM_GUEST_BYTES`] long.
 
 use std::ffi::CString;
+use std::ops::RangeInclusive;
 
 /// The version of this wire; the guest says it first.
 pub const VERSION: u32 = 2;
@@ -94,6 +95,12 @@ const READY: u8 = 132;
 const SIGNALLED: u8 = 133;
 const STARTED: u8 = 134;
 
+/// The largest error number: MAX_ERRNO in `linux/err.h`.
+const MOST_ERRNO: i32 = 4095;
+
+/// The largest signal: _NSIG in `asm/signal.h`.
+const MOST_SIGNAL: i32 = 64;
+
 /// A message that can be put on the wire.
 pub trait Frame: Sized {
     /// The longest frame of this direction, kind and payload together.
@@ -179,14 +186,15 @@ impl Frame for FromGuest {
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, BadFrame> {
         let mut reader = Reader { kind, rest: payload };
         let number = i32::from_le_bytes(reader.array()?);
-        let byte = u8::try_from(number).map_err(|_| BadFrame::Content(kind));
+        let bad = BadFrame::Content(kind);
+        let within = |range: RangeInclusive<i32>| range.contains(&number).then_some(number).ok_or(bad);
         let message = match kind {
-            EXITED => FromGuest::Exited(byte?),
-            NOT_STARTED => FromGuest::NotStarted(number),
-            PUT_DONE => FromGuest::Put(if number == 0 { Ok(()) } else { Err(number) }),
+            EXITED => FromGuest::Exited(within(0..=255)? as u8),
+            NOT_STARTED => FromGuest::NotStarted(within(1..=MOST_ERRNO)?),
+            PUT_DONE => FromGuest::Put(if number == 0 { Ok(()) } else { Err(within(1..=MOST_ERRNO)?) }),
             READY => FromGuest::Ready(number as u32),
-            SIGNALLED => FromGuest::Signalled(byte?),
-            STARTED => FromGuest::Started,
+            SIGNALLED => FromGuest::Signalled(within(1..=MOST_SIGNAL)? as u8),
+            STARTED => within(0..=0).map(|_| FromGuest::Started)?,
             _ => return Err(BadFrame::Kind(kind)),
         };
         reader.end(message)
@@ -384,6 +392,22 @@ mod tests {
         assert_eq!(inbox.take::<FromGuest>(), Err(BadFrame::Length(0)));
         assert_eq!(FromGuest::decode(EXITED, &256i32.to_le_bytes()), Err(BadFrame::Content(EXITED)));
         assert_eq!(FromGuest::decode(EXEC, &[0; 4]), Err(BadFrame::Kind(EXEC)));
+    }
+
+    #[test]
+    fn a_number_that_no_kernel_gives_is_no_answer() {
+        for (kind, numbers) in [
+            (EXITED, &[-1, 256, i32::MAX][..]),
+            (NOT_STARTED, &[0, -1, 4096]),
+            (PUT_DONE, &[-1, 4096, i32::MIN]),
+            (SIGNALLED, &[0, -9, 65, 255]),
+            (STARTED, &[1]),
+        ] {
+            for number in numbers {
+                let said = FromGuest::decode(kind, &number.to_le_bytes());
+                assert_eq!(said, Err(BadFrame::Content(kind)), "{number}");
+            }
+        }
     }
 
     #[test]

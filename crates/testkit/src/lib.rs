@@ -1,5 +1,6 @@
 //! Test machinery: never shipped.
 //!
+//! - [`conformance`]: the behaviour that every backend must show, and toys that show that it is tested.
 //! - [`product`]: the program as a user has it, with a state folder of its own.
 //! - [`host`]: what the host looks like, to compare before and after.
 //! - [`left`]: what a product left there, told from what others do meanwhile.
@@ -10,6 +11,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
+pub mod conformance;
 pub mod host;
 pub mod left;
 pub mod product;

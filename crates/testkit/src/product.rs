@@ -208,7 +208,7 @@ impl Product {
 }
 
 /// A user that no system gives to anybody: below those of containers, above those of people.
-const ORDINARY: u32 = 61_234;
+pub(crate) const ORDINARY: u32 = 61_234;
 
 impl Drop for Product {
     /// Removes what a killed run left, while there is still a state folder that knows of it.

@@ -85,6 +85,7 @@ pub(super) async fn open(
         launched,
         memory_bytes: limits.memory_bytes,
         halted: None,
+        failed: false,
         terminals,
         base,
         put: Put::default(),

@@ -48,6 +48,8 @@ pub(super) struct ContainerSession {
     pub(super) inside: Arc<Inside>,
     pub(super) memory_bytes: u64,
     pub(super) halted: Option<Left>,
+    /// Whether its agent is gone, or is not to be believed any more.
+    pub(super) failed: bool,
     /// The folder of terminals, if there are to be any.
     pub(super) terminals: Option<OwnedFd>,
     pub(super) base: Base,
@@ -64,11 +66,14 @@ impl Session for ContainerSession {
 
     fn is_alive(&self) -> bool {
         let ended = self.inside.ended.get_ref().as_fd();
-        self.halted.is_none() && !process::readable_within(ended, Duration::ZERO)
+        !self.is_spent() && !process::readable_within(ended, Duration::ZERO)
     }
 
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
         Box::pin(async move {
+            if self.is_spent() {
+                return Err(BackendError::Spent);
+            }
             self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
             let put = self.inside.agent.put(&file).await;
             put.map_err(|error| self.explained(error))
@@ -77,7 +82,7 @@ impl Session for ContainerSession {
 
     fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>> {
         Box::pin(async move {
-            if self.halted.is_some() {
+            if self.is_spent() {
                 return Err(BackendError::Spent);
             }
             match self.start(exec).await {
@@ -124,8 +129,16 @@ impl Session for ContainerSession {
 }
 
 impl ContainerSession {
-    /// Why a sandbox is gone: its set-up's own report, or what the kernel counted, or neither.
+    /// Whether it takes nothing more.
+    fn is_spent(&self) -> bool {
+        self.failed || self.halted.is_some()
+    }
+
+    /// What an error of the agent's means: the sandbox is spent, but for what a program or a file made
+    /// impossible. Why it is gone says its set-up's own report, or what the kernel counted, or neither.
     fn explained(&mut self, error: BackendError) -> BackendError {
+        self.failed |=
+            matches!(error, BackendError::Gone | BackendError::Silent { .. } | BackendError::Wire(_));
         if !matches!(error, BackendError::Gone) {
             return error;
         }

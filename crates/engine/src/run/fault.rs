@@ -65,6 +65,11 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
         BackendError::Host { .. } => {
             fault(FaultCode::HostError, chain(error), "see `cofferdam doctor` for what this host lacks")
         }
+        BackendError::Silent { .. } => fault(
+            FaultCode::BackendLost,
+            chain(error),
+            "see whether this host has time left; then try again if that is safe",
+        ),
         BackendError::Spent | BackendError::Wire(_) => {
             let fix = "this is a fault of Cofferdam's, or the sandbox was attacked; please report it";
             fault(FaultCode::Internal, chain(error), fix)

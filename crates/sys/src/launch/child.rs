@@ -532,17 +532,33 @@ fn close_range(first: libc::c_int, last: libc::c_int) -> Done {
     call(|| unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
+/// How often a program is tried again that somebody has open for writing, a millisecond apart.
+const BUSY_TRIES: u32 = 500;
+
+/// Becomes a program.
+///
+/// One that was written a moment ago may still be open for writing in another sandbox that is being
+/// set up: it was started meanwhile from another thread, and has a copy of each of our descriptors
+/// until it closes them.
 fn execute(program: RawFd, image: &Image<'_>) -> Result<Infallible, Errno> {
-    // SAFETY: both arrays end in null and point to strings that live until the exec.
-    unsafe {
-        libc::syscall(
-            libc::SYS_execveat,
-            program,
-            c"".as_ptr(),
-            image.argv.as_ptr(),
-            image.envp.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        );
+    for _ in 0..BUSY_TRIES {
+        // SAFETY: both arrays end in null and point to strings that live until the exec.
+        unsafe {
+            libc::syscall(
+                libc::SYS_execveat,
+                program,
+                c"".as_ptr(),
+                image.argv.as_ptr(),
+                image.envp.as_ptr(),
+                libc::AT_EMPTY_PATH,
+            );
+        }
+        if errno().0 != libc::ETXTBSY {
+            break;
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        // SAFETY: reads a value of ours; nothing is wanted back.
+        unsafe { libc::nanosleep(&raw const pause, std::ptr::null_mut()) };
     }
     Err(errno())
 }
