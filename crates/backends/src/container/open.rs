@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
+use cofferdam_core::policy::Limits;
 use cofferdam_sys::cgroup::{Ceilings, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
 use cofferdam_sys::launch::{Ids, Launch, Launched, Resource};
@@ -36,6 +37,15 @@ const RLIMITS: [(Resource, u64); 6] = [
     (Resource::RealTimePriority, 0),
 ];
 
+/// What the cgroups hold.
+pub(super) fn ceilings(limits: &Limits) -> Ceilings {
+    Ceilings {
+        memory_bytes: limits.memory_bytes,
+        cpu_thousandths: limits.cpus.thousandths(),
+        pids: limits.pids.saturating_add(1), // the agent is one of them
+    }
+}
+
 /// The ceilings, with one on processes where no cgroup holds that.
 pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
     let processes = processes.map(|most| (Resource::Processes, u64::from(most)));
@@ -53,11 +63,7 @@ pub(super) async fn open(
 ) -> Result<ContainerSession, BackendError> {
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     let limits = grant.limits();
-    let ceilings = Ceilings {
-        memory_bytes: limits.memory_bytes,
-        cpu_thousandths: limits.cpus.thousandths(),
-        pids: limits.pids.saturating_add(1), // the agent is one of them
-    };
+    let ceilings = ceilings(limits);
     let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
     let start = Start { host, folder, ids: ids.ids(), grant, group: &group, pids: ceilings.pids };
