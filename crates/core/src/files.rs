@@ -166,6 +166,9 @@ pub enum BadPattern {
     /// A leading `!` means something else elsewhere.
     #[error("a pattern can't be turned round with `!`")]
     Negated,
+    /// A byte that no path has, so that it would match nothing.
+    #[error("a pattern can't hold a NUL byte, since no path does")]
+    Nul,
 }
 
 impl Pattern {
@@ -181,6 +184,9 @@ impl Pattern {
         }
         if text.starts_with('!') {
             return Err(BadPattern::Negated);
+        }
+        if text.contains('\0') {
+            return Err(BadPattern::Nul);
         }
         if !brackets_are_paired(text) {
             return Err(BadPattern::Bracket);
@@ -274,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_pattern_matches_below_the_folder_only() {
-        for text in ["", "/etc", "../x", "a/../b", "!a", "./", "[", "a]", "{a,b", "{a]}"] {
+        for text in ["", "/etc", "../x", "a/../b", "!a", "./", "[", "a]", "{a,b", "{a]}", "a\0b"] {
             assert!(Pattern::new(text).is_err(), "{text}");
         }
         let dotenv = Pattern::new("**/.env*").unwrap();

@@ -76,6 +76,8 @@ struct Story<'a> {
     started: SystemTime,
     times: Times,
     span: Option<AuditSpan>,
+    /// Events that could not be written.
+    unrecorded: u64,
     outcome: Draft,
 }
 
@@ -240,6 +242,7 @@ impl<'a> Story<'a> {
             started: SystemTime::now(),
             times: Times::default(),
             span: None,
+            unrecorded: 0,
             outcome: Draft::default(),
         }
     }
@@ -252,10 +255,12 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// Records something that has happened already, so that a failure can stop nothing; the log's
-    /// own chain shows the hole.
+    /// Records something that has happened already, so that a failure can stop nothing. It is said, and
+    /// the log's next writer tells it too.
     fn note(&mut self, event: &Event) {
-        let _ = self.append(event);
+        if self.append(event).is_err() {
+            self.unrecorded += 1;
+        }
     }
 
     fn audit_start(&mut self, request: &Request, grant: &Grant) -> Result<(), AuditError> {
@@ -492,7 +497,14 @@ impl Told<'_> {
         let policy = self.story.outcome.policy.clone();
         self.story.note(&Event::TaskEnd { end: self.end, policy });
         stop_at("end-recorded");
-        let Story { run, started, times, span, outcome, began, .. } = self.story;
+        let Story { run, started, times, span, outcome, began, unrecorded, .. } = self.story;
+        // Where that is why it was refused, the refusal says it.
+        if unrecorded > 0 && self.end != End::Refused {
+            self.hints.push(format!(
+                "{unrecorded} events of this run could not be written to the audit log: see that there is \
+                 room for it. The log will tell that they are missing"
+            ));
+        }
         let (backend, why_backend) = outcome.backend.unzip();
         Outcome {
             run: run.clone(),

@@ -153,10 +153,30 @@ impl Row {
         self.product.command(words)
     }
 
+    /// `batch`, as [`Row::command`] is `run`; its jobs are for standard input ([`with_input`]).
+    #[must_use]
+    pub fn batch(&self, args: &[&str]) -> Command {
+        let mut words = vec!["batch", "--profile", "internal"];
+        words.extend(self.accepting.iter().map(String::as_str));
+        words.extend(args);
+        self.product.command(words)
+    }
+
+    /// Words of `run` that accept what this host lacks for this user.
+    #[must_use]
+    pub fn accepting(&self) -> &[String] {
+        &self.accepting
+    }
+
+    /// Counts something that the program said as having come out.
+    pub fn heard(&mut self, ran: &Ran) {
+        let _ = write!(self.said, "{}\n{}\n", ran.stdout, ran.stderr); // a String takes everything
+    }
+
     /// Runs a command of the program's to its end; what it says counts as having come out.
     pub fn finish_command(&mut self, command: Command) -> Ran {
         let ran = finish(command);
-        let _ = write!(self.said, "{}\n{}\n", ran.stdout, ran.stderr); // a String takes everything
+        self.heard(&ran);
         ran
     }
 

@@ -10,6 +10,8 @@
 //! - [`open`]: how all of it becomes a sandbox. [`session`]: a sandbox that is open; [`running`]: a program in it, perhaps on a [`terminal`].
 //! - [`disk`]: writable space beyond memory.
 
+#[cfg(test)]
+mod agreement;
 mod cpu;
 mod disk;
 mod etc;

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
+use cofferdam_core::policy::Limits;
 use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::cgroup::{Ceilings, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
@@ -37,6 +38,15 @@ const RLIMITS: [(Resource, u64); 6] = [
     (Resource::RealTimePriority, 0),
 ];
 
+/// What the cgroups hold.
+pub(super) fn ceilings(limits: &Limits) -> Ceilings {
+    Ceilings {
+        memory_bytes: limits.memory_bytes,
+        cpu_thousandths: limits.cpus.thousandths(),
+        pids: limits.pids.saturating_add(1), // the agent is one of them
+    }
+}
+
 /// The ceilings, with one on processes where no cgroup holds that.
 pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
     let processes = processes.map(|most| (Resource::Processes, u64::from(most)));
@@ -55,12 +65,7 @@ pub(super) async fn open(
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     stop_at("ids-reserved");
     let limits = grant.limits();
-    let ceilings = Ceilings {
-        memory_bytes: limits.memory_bytes,
-        cpu_thousandths: limits.cpus.thousandths(),
-        pids: limits.pids.saturating_add(1), // the agent is one of them
-    };
-    let ceilings = weakened::ceilings(ceilings);
+    let ceilings = weakened::ceilings(ceilings(limits));
     let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
     stop_at("cgroups-made");
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;

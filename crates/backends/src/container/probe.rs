@@ -243,7 +243,13 @@ fn user_namespaces(proc: &Path) -> Option<(String, String)> {
 fn seccomp(proc: &Path) -> Option<(String, String)> {
     let actions = fs::read_to_string(proc.join("sys/kernel/seccomp/actions_avail")).unwrap_or_default();
     if actions.split_whitespace().any(|action| action == "errno") {
-        return None;
+        let refused = |error: io::Error| {
+            (
+                format!("seccomp filters can't be had here: {error}"),
+                "run it outside of what refuses seccomp(2): an outer container's own filter, say".into(),
+            )
+        };
+        return filter::ask().err().map(refused);
     }
     Some((
         "this kernel has no seccomp filter, or /proc/sys hides it".into(),

@@ -159,7 +159,7 @@ impl ContainerSession {
             stop_at("file-put");
         }
         let argv = argv.words().map(CString::from).collect();
-        let envp = self.environment(exec.environment);
+        let envp = variables(self.python.as_ref(), &self.environment, exec.environment);
         let streams = match exec.terminal {
             Some(size) => self.start_on_terminal(argv, envp, size).await?,
             None => self.start_on_pipes(argv, envp, exec.stdin).await?,
@@ -201,41 +201,6 @@ impl ContainerSession {
             Some(python) if lang == Lang::Python => python.executable.as_c_str().into(),
             _ => interpreter(lang),
         }
-    }
-
-    /// Variables by which programs find the Python that was chosen: the first in `PATH`, and the
-    /// virtual environment that it belongs to.
-    fn python_variables(&self) -> Vec<Variable> {
-        let Some(python) = &self.python else { return vec![] };
-        let executable = python.executable.as_c_str().to_bytes();
-        let folder =
-            executable.iter().rposition(|&byte| byte == b'/').map_or(&b"/"[..], |at| &executable[..at]);
-        let path = [folder, b":", PATH.as_bytes()].concat();
-        let venv = python.venv.as_ref().map(|venv| Variable::new("VIRTUAL_ENV", venv.as_c_str().to_bytes()));
-        [Some(Variable::new("PATH", path)), venv].into_iter().flatten().filter_map(Result::ok).collect()
-    }
-
-    /// The program's environment: ours, and on top of it what was granted.
-    fn environment(&self, own: Vec<Variable>) -> Vec<CString> {
-        let ours = [
-            ("HOME", "/home/user"),
-            ("LANG", "C.UTF-8"),
-            ("LOGNAME", "user"),
-            ("PATH", PATH),
-            // What a program has printed isn't lost when it is killed, and nothing compiled lies among
-            // what it changed.
-            ("PYTHONDONTWRITEBYTECODE", "1"),
-            ("PYTHONUNBUFFERED", "1"),
-            ("SHELL", "/bin/sh"),
-            ("USER", "user"),
-        ];
-        let mut lines: BTreeMap<String, CString> = BTreeMap::new();
-        let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
-        let ours = weakened::environment().chain(ours).chain(self.python_variables());
-        for variable in ours.chain(self.environment.iter().cloned()).chain(own) {
-            lines.insert(variable.name().to_owned(), variable.to_c_string());
-        }
-        lines.into_values().collect()
     }
 
     /// Waits until process 1 has ended, and with it everything inside. It takes the others along,
@@ -287,6 +252,40 @@ impl ContainerSession {
             out_of_memory: counts.oom_kills > 0,
         })
     }
+}
+
+/// Variables by which programs find the Python that was chosen: the first in `PATH`, and the
+/// virtual environment that it belongs to.
+fn python_variables(python: Option<&Python>) -> Vec<Variable> {
+    let Some(python) = python else { return vec![] };
+    let executable = python.executable.as_c_str().to_bytes();
+    let folder = executable.iter().rposition(|&byte| byte == b'/').map_or(&b"/"[..], |at| &executable[..at]);
+    let path = [folder, b":", PATH.as_bytes()].concat();
+    let venv = python.venv.as_ref().map(|venv| Variable::new("VIRTUAL_ENV", venv.as_c_str().to_bytes()));
+    [Some(Variable::new("PATH", path)), venv].into_iter().flatten().filter_map(Result::ok).collect()
+}
+
+/// A program's environment: ours, on top of it what was granted, and on top of that its own.
+pub(super) fn variables(python: Option<&Python>, granted: &[Variable], own: Vec<Variable>) -> Vec<CString> {
+    let ours = [
+        ("HOME", "/home/user"),
+        ("LANG", "C.UTF-8"),
+        ("LOGNAME", "user"),
+        ("PATH", PATH),
+        // What a program has printed isn't lost when it is killed, and nothing compiled lies among
+        // what it changed.
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("PYTHONUNBUFFERED", "1"),
+        ("SHELL", "/bin/sh"),
+        ("USER", "user"),
+    ];
+    let mut lines: BTreeMap<String, CString> = BTreeMap::new();
+    let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
+    let ours = weakened::environment().chain(ours).chain(python_variables(python));
+    for variable in ours.chain(granted.iter().cloned()).chain(own) {
+        lines.insert(variable.name().to_owned(), variable.to_c_string());
+    }
+    lines.into_values().collect()
 }
 
 /// Processes that a sandbox's own `/proc` shows, for where there is no cgroup to count them.

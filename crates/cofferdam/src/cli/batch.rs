@@ -9,6 +9,7 @@
 
 mod answers;
 mod job;
+mod keys;
 mod lines;
 mod progress;
 mod results;

@@ -199,6 +199,7 @@ pub(crate) fn pattern(text: &str) -> Result<Pattern, BadValue> {
         let help = match &error {
             BadPattern::Empty | BadPattern::Outside => "write a path below the workspace, such as `**/*.key`",
             BadPattern::Bracket => "close it, or write `\\[` for the letter",
+            BadPattern::Nul => "write the name without it",
             BadPattern::Negated => "name what is meant: there is no way to take something out again",
         };
         BadValue::new(format!("`{text}` is no pattern: {error}"), help)

@@ -229,16 +229,16 @@ fn short(time: Duration) -> String {
 /// Text that may come from anybody, made harmless to a terminal: what moves its cursor, colours it
 /// or reorders its letters is spelled out. Line ends stay.
 pub(crate) fn inert(text: &str) -> String {
-    let bidi = |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars()
-        .map(|c| {
-            if c != '\n' && (c.is_control() || bidi(c)) {
-                c.escape_unicode().to_string()
-            } else {
-                c.to_string()
-            }
-        })
-        .collect()
+    let spell = |c: char| {
+        if c != '\n' && drives_a_terminal(c) { c.escape_unicode().to_string() } else { c.to_string() }
+    };
+    text.chars().map(spell).collect()
+}
+
+/// Whether a character moves a cursor, ends a line or reorders the letters around it.
+fn drives_a_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Whether a stream shows colours: it is a terminal, and nobody said no (no-color.org).

@@ -22,6 +22,7 @@ use cofferdam_core::policy::{BackendName, Profile};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::{Error as _, Serialize, SerializeStruct as _, Serializer};
 
+use super::drives_a_terminal;
 use super::job_id::JobId;
 
 /// Output of a program that was kept.
@@ -294,7 +295,7 @@ impl<'a> OutcomeJson<'a> {
         self
     }
 
-    /// Writes it as one line, and flushes.
+    /// Writes it as one line that drives no terminal, and flushes.
     ///
     /// # Errors
     ///
@@ -302,9 +303,26 @@ impl<'a> OutcomeJson<'a> {
     /// then been written.
     pub(crate) fn write_line(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut out = io::BufWriter::with_capacity(BUFFER_BYTES, out);
-        serde_json::to_writer(&mut out, self)?;
+        self.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Inert))?;
         out.write_all(b"\n")?;
         out.flush()
+    }
+}
+
+/// JSON without spaces, in which whatever would drive a terminal is spelled as a control character is:
+/// whoever parses it gets the same text.
+struct Inert;
+
+impl serde_json::ser::Formatter for Inert {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        // A look at the bytes is enough for most text; the first that is meant is DEL.
+        while rest.bytes().any(|byte| byte >= 0x7f) {
+            let Some((at, c)) = rest.char_indices().find(|(_, c)| drives_a_terminal(*c)) else { break };
+            write!(out, "{}\\u{:04x}", &rest[..at], u32::from(c))?;
+            rest = &rest[at + c.len_utf8()..];
+        }
+        out.write_all(rest.as_bytes())
     }
 }
 
@@ -776,6 +794,23 @@ pub(crate) mod tests {
     fn stream(bytes: &[u8], chunk: usize) -> Value {
         let kept = Kept { bytes: bytes.into(), chunk, dropped: 0 };
         serde_json::from_str(&serde_json::to_string(&StreamJson(Stream::Captured(&kept))).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_line_drives_no_terminal_and_says_the_same() {
+        let text = "\u{1b}[2J \u{7f}\u{9b}2J é \u{2028}\u{202e}\u{2066}日本\r\n\u{fffd}";
+        let kept = Kept { bytes: text.as_bytes().into(), chunk: 1, dropped: 0 };
+        let mut outcome = outcome(End::Exited(0));
+        outcome.hints = vec![text.to_owned()];
+        let outcome = OutcomeJson::from(&outcome);
+        let outcome = outcome.with_output(Stream::Captured(&kept), Stream::PassedThrough(0));
+        let mut line = vec![];
+        outcome.write_line(&mut line).unwrap();
+        let line = String::from_utf8(line).unwrap();
+        assert!(!line.trim_end_matches('\n').contains(drives_a_terminal), "{line:?}");
+        assert!(line.contains("é") && line.contains("日本") && line.contains("\\u202e"), "{line}");
+        let read: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&read["stdout"]["text"], &read["hints"][0]), (&text.into(), &text.into()));
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
+mod art;
+mod ctl;
 mod iso;
 
 /// Tests a row as root and as an ordinary user.

@@ -61,6 +61,20 @@ pub fn container() -> Filter {
     Filter { program: compile::compile(table::CONTAINER), table: table::CONTAINER }
 }
 
+/// Asks whether filters are to be had, without installing one: the kernel may have none, and a filter that
+/// we run under ourselves may refuse to have another.
+///
+/// # Errors
+///
+/// The error of seccomp(2).
+pub fn ask() -> io::Result<()> {
+    let (operation, action) = (c_ulong::from(libc::SECCOMP_GET_ACTION_AVAIL), libc::SECCOMP_RET_ERRNO);
+    let flags: c_ulong = 0;
+    // SAFETY: the kernel reads the four bytes of `action`, which outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const action) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 impl Filter {
     /// Puts the calling thread under this filter, and all threads and processes that it will start.
     ///

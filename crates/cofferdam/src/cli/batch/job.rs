@@ -17,6 +17,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use super::keys::KeysOnce;
 use crate::cli::options::check_label;
 use crate::cli::run::lang;
 use crate::files::{HELP_FOLLOWS, JobPolicy, Time, VariableName, VariableValue, did_you_mean};
@@ -154,7 +155,9 @@ impl<'de> Deserialize<'de> for Content {
 pub(super) fn read(line: &[u8], number: u64) -> Result<Job, Refused> {
     let is_object = line.trim_ascii_start().starts_with(b"{");
     let read = if is_object {
-        serde_json::from_slice::<JobLine>(line)
+        let read = serde_json::from_slice::<JobLine>(line);
+        // Second, since it knows nothing of what a job can hold.
+        read.and_then(|job| serde_json::from_slice::<KeysOnce>(line).map(|_| job))
     } else {
         // A list would be taken for the values of the keys, in their order.
         let no_object = |_| Err(de::Error::custom("a job is an object"));
@@ -369,6 +372,8 @@ mod tests {
             (r#"{"code":"1","files":{"a":{"hex":"?"}}}"#, "unknown key `hex`", "base64"),
             (r#"{"code":"1","env":{"A=B":"c"}}"#, "column", ""),
             (r#"{"code":"1","label":{"":"c"}}"#, "label: a label has a name", "name it"),
+            (r#"{"code":"1","env":{"A":"1","A":"2"}}"#, "the key \"A\" is there twice", "remove one"),
+            (r#"{"code":"1","policy":{"limits":{"pids":1,"pids":2}}}"#, "\"pids\" is there twice", "remove"),
             (r#"{"code":"1","code":"2"}"#, "duplicate field `code`", "schema job"),
         ] {
             let (_, said, advice) = refused(line);
