@@ -298,7 +298,7 @@ impl Row {
         // What others on this machine begin meanwhile comes and goes; what we leave stays.
         let new = || Snapshot::take().new_since(&self.before);
         let mut left = new();
-        eventually(std::time::Duration::from_secs(5), || {
+        eventually(std::time::Duration::from_secs(15), || {
             let now = new();
             left.retain(|item| now.contains(item));
             left.is_empty()

@@ -34,6 +34,13 @@ places['through the root of process 1'] = [f'/proc/{{first}}/root/' + {relative:
 places['through any root'] = [root + '/' + {relative:?} for root in glob.glob('/proc/[0-9]*/root')]
 places['from any folder'] = [cwd + '/' + '../' * 40 + {relative:?} for cwd in glob.glob('/proc/[0-9]*/cwd')]
 places['below any folder'] = [above + '/' + {relative:?} for above in ['', *folders()]]
+def roots():
+    for above in ['/', *folders()]:
+        try:
+            if {{'etc', 'root', 'usr', 'var'}} <= set(os.listdir(above)): return above
+        except OSError: pass
+    return False
+attempt('a root that is not ours', roots)
 def read(paths):
     for path in paths:
         try:
