@@ -113,6 +113,12 @@ impl Product {
         self.folder.path()
     }
 
+    /// The program itself.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Where it keeps runs and the audit log.
     #[must_use]
     pub fn state(&self) -> PathBuf {

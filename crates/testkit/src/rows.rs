@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use base64::Engine as _;
+use serde_json::Value;
 
 use crate::host::{Snapshot, eventually, is_root};
 use crate::product::{Product, Ran, finish};
@@ -182,7 +183,7 @@ impl Row {
 
     /// Runs Python inside, under the options that are given, and gives its attempts.
     pub fn inside(&mut self, options: &[&str], python: &str) -> Attempts {
-        let code = format!("{PRELUDE}\n{python}\ndone()\n");
+        let code = probe(python);
         let words = [options, &["-c", &code]].concat();
         let ran = self.run(&words);
         attempts(&ran)
@@ -190,10 +191,58 @@ impl Row {
 
     /// Runs Python outside, as the same kind of user: the positive control.
     pub fn outside(&self, python: &str) -> Attempts {
-        let code = format!("{PRELUDE}\n{python}\ndone()\n");
+        let code = probe(python);
         let mut command = self.product.beside("/usr/bin/python3", ["-c", &code]);
         command.current_dir(self.product.folder());
         attempts(&finish(command))
+    }
+
+    /// `run` under profile `internal`, started by other words as the same user: a shell that opens
+    /// descriptors first and then executes what follows.
+    #[must_use]
+    pub fn command_after(&self, before: &[&str], args: &[&str]) -> Command {
+        let plain = self.product.command::<&str>([]);
+        let program = self.product.program().to_str().unwrap();
+        let mut words = [before, &[program, "run", "--profile", "internal"]].concat();
+        words.extend(self.accepting.iter().map(String::as_str));
+        words.extend(args);
+        let mut command = self.product.beside(words[0], &words[1..]);
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+
+    /// Runs Python outside, started by other words as the same kind of user.
+    #[must_use]
+    pub fn outside_after(&self, before: &[&str], python: &str) -> Attempts {
+        let code = probe(python);
+        let words = [before, &["/usr/bin/python3", "-c", &code]].concat();
+        let mut command = self.product.beside(words[0], &words[1..]);
+        command.current_dir(self.product.folder());
+        attempts(&finish(command))
+    }
+
+    /// The attempts of a probe (see [`probe`]) that a command runs; what it says counts as having come
+    /// out.
+    pub fn attempts_of(&mut self, command: Command) -> Attempts {
+        let ran = self.finish_command(command);
+        attempts(&ran)
+    }
+
+    /// `batch` under profile `internal`, with all its jobs at once: their Outcomes.
+    pub fn batch(&mut self, options: &[&str], jobs: &[Value]) -> Vec<Value> {
+        let lines: String = jobs.iter().map(|job| format!("{job}\n")).collect();
+        let mut words = vec!["batch", "--profile", "internal"];
+        words.extend(self.accepting.iter().map(String::as_str));
+        words.extend(options);
+        let mut command = self.product.command(words);
+        command.stdin(std::fs::File::open(self.product.file("jobs.jsonl", lines)).unwrap());
+        let ran = self.finish_command(command);
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// Builds a program in C that follows the protocol by itself.
@@ -266,9 +315,15 @@ impl Row {
         assert_eq!(log.code, 0, "{}: the audit log: {log:?}", self.id);
         let next = self.run(&["--", "echo", "next"]);
         assert_eq!((next.code, next.stdout.as_str()), (0, "next\n"), "{}: the next run: {next:?}", self.id);
+        // What others on this machine begin meanwhile comes and goes; what we leave stays.
         let new = || Snapshot::take().new_since(&self.before);
-        eventually(std::time::Duration::from_secs(5), || new().is_empty());
-        assert_eq!(new(), [] as [String; 0], "{}: the host isn't as it was", self.id);
+        let mut left = new();
+        eventually(std::time::Duration::from_secs(15), || {
+            let now = new();
+            left.retain(|item| now.contains(item));
+            left.is_empty()
+        });
+        assert_eq!(left, [] as [String; 0], "{}: the host isn't as it was", self.id);
         record(self.user, self.id, "passed", &self.inconclusive.join("; "));
     }
 
@@ -295,6 +350,21 @@ impl Row {
             }
         }
     }
+}
+
+/// The whole of a probe in Python, for whoever starts it in another way.
+#[must_use]
+pub fn probe(python: &str) -> String {
+    format!("{PRELUDE}\n{python}\ndone()\n")
+}
+
+/// The attempts of a probe that was a job of a batch.
+#[must_use]
+pub fn attempts_of_job(outcome: &Value) -> Attempts {
+    let text = |stream: &str| outcome[stream]["text"].as_str().unwrap_or_default().to_owned();
+    let code = outcome["exit_code"].as_i64().unwrap_or(-1) as i32;
+    let took = std::time::Duration::ZERO;
+    attempts(&Ran { code, stdout: text("stdout"), stderr: text("stderr"), took })
 }
 
 /// Adds every file below a folder, and what gzip made of it.

@@ -277,9 +277,11 @@ impl Steps {
     fn dev(&mut self) {
         self.folder("dev");
         for name in DEVICES {
+            let place = path(&["dev/", name]);
             self.file(&format!("dev/{name}"), "");
-            // A single device, for which none of the flags but `nodev` would mean anything.
-            self.bind(&path(&["/dev/", name]), &path(&["dev/", name]));
+            self.bind(&path(&["/dev/", name]), &place);
+            // The device can be written all the same, but not the times of the host's file.
+            self.attributes(&place, MountFlags { read_only: true, ..MountFlags::default() }, false);
         }
         self.folder("dev/pts");
         let terminals = MountFlags { no_suid: true, no_exec: true, ..MountFlags::default() };
@@ -397,7 +399,7 @@ impl Steps {
             self.cover("run/empty", name, true);
         }
         for name in HIDDEN_FILES {
-            // The null device reads as empty and takes everything, so it needs no flags.
+            // The null device reads as empty and takes everything; it is read-only as in `/dev`.
             self.cover("dev/null", name, false);
         }
         for name in FROZEN {

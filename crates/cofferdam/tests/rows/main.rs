@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 mod art;
+mod cred;
 mod ctl;
 mod iso;
 
@@ -54,4 +55,22 @@ enum Ended {
 /// The program under test: a weakened one, if somebody wants to see who notices.
 fn program() -> String {
     std::env::var("COFFERDAM_ROWS_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cofferdam").to_owned())
+}
+
+/// Python: the folders below which the host's root might be shown, two levels deep.
+const EVERY_FOLDER: &str = r"
+import os
+def folders():
+    for top in os.listdir('/'):
+        if top in ('proc', 'sys'): continue
+        yield '/' + top
+        try:
+            yield from (entry.path for entry in os.scandir('/' + top) if entry.is_dir())
+        except OSError: pass
+";
+
+/// How many connections wait at a listener, which are taken.
+fn heard(listener: &std::os::unix::net::UnixListener) -> usize {
+    listener.set_nonblocking(true).unwrap();
+    std::iter::from_fn(|| listener.accept().ok()).count()
 }
