@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use base64::Engine as _;
+use serde_json::Value;
 
 use crate::host::{Snapshot, eventually, is_root};
 use crate::product::{Product, Ran, finish};
@@ -162,15 +163,25 @@ impl Row {
 
     /// Runs Python inside, under the options that are given, and gives its attempts.
     pub fn inside(&mut self, options: &[&str], python: &str) -> Attempts {
-        let code = format!("{PRELUDE}\n{python}\ndone()\n");
+        let code = self::python(python);
         let words = [options, &["-c", &code]].concat();
         let ran = self.run(&words);
         attempts(&ran)
     }
 
+    /// Runs Python inside as [`Row::inside`] does; gives the Outcome too, in which everything that it
+    /// printed is.
+    pub fn inside_with_outcome(&mut self, options: &[&str], python: &str) -> (Attempts, Value) {
+        let code = self::python(python);
+        let ran = self.run(&[&["--json"], options, &["-c", &code]].concat());
+        let outcome = ran.json();
+        let stdout = outcome["stdout"]["text"].as_str().unwrap().to_owned();
+        (attempts(&Ran { stdout, ..ran }), outcome)
+    }
+
     /// Runs Python outside, as the same kind of user: the positive control.
     pub fn outside(&self, python: &str) -> Attempts {
-        let code = format!("{PRELUDE}\n{python}\ndone()\n");
+        let code = self::python(python);
         let mut command = self.product.beside("/usr/bin/python3", ["-c", &code]);
         command.current_dir(self.product.folder());
         attempts(&finish(command))
@@ -246,9 +257,21 @@ impl Row {
         assert_eq!(log.code, 0, "{}: the audit log: {log:?}", self.id);
         let next = self.run(&["--", "echo", "next"]);
         assert_eq!((next.code, next.stdout.as_str()), (0, "next\n"), "{}: the next run: {next:?}", self.id);
+        // What others do on this host meanwhile comes and goes, or belongs to runs that aren't ours; what
+        // we left stays.
         let new = || Snapshot::take().new_since(&self.before);
-        eventually(std::time::Duration::from_secs(5), || new().is_empty());
-        assert_eq!(new(), [] as [String; 0], "{}: the host isn't as it was", self.id);
+        let mut left = new();
+        eventually(std::time::Duration::from_secs(5), || {
+            let now = new();
+            left.retain(|item| now.contains(item));
+            left.is_empty()
+        });
+        let log = std::fs::read_to_string(self.product.state().join("audit/log.ndjson")).unwrap();
+        left.retain(|item| {
+            let run = item.split_once("/cofferdam-").map(|(_, run)| &run[..28.min(run.len())]);
+            run.is_none_or(|run| log.contains(run))
+        });
+        assert_eq!(left, [] as [String; 0], "{}: the host isn't as it was", self.id);
         record(self.user, self.id, "passed", &self.inconclusive.join("; "));
     }
 
@@ -313,8 +336,19 @@ fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// A probe in Python, with what it begins and ends with.
+#[must_use]
+pub fn python(probe: &str) -> String {
+    format!("{PRELUDE}\n{probe}\ndone()\n")
+}
+
 /// Reads the attempts of a probe, whose exit code must agree with them.
-fn attempts(ran: &Ran) -> Attempts {
+///
+/// # Panics
+///
+/// If the probe couldn't run, or doesn't follow the protocol.
+#[must_use]
+pub fn attempts(ran: &Ran) -> Attempts {
     let mut attempts = Attempts::new();
     for line in ran.stdout.lines() {
         let Some(line) = line.strip_prefix("@ ") else { continue };
