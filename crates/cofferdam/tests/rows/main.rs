@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 mod iso;
+mod res;
 mod sys;
 
 /// Tests a row as root and as an ordinary user.
