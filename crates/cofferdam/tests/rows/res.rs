@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -574,23 +574,37 @@ close(queues)
 report('queues of messages', taken >= 20, taken)
 ";
 
-/// Keeps some of what is counted for the whole host, or for a user, while others look.
+/// Keeps some of what is counted for the whole host, or for a user, while others look; `key` names a
+/// segment of shared memory.
 const KEEP: &str = r"
 import ctypes, os, time
 libc = ctypes.CDLL(None)
 taken = 0
-while taken < 4000 and libc.inotify_init1(0) >= 0: taken += 1
-print(libc.shmget(0, 4096, 0o1600) >= 0, taken, flush=True)
+while taken < most and libc.inotify_init1(0) >= 0: taken += 1
+made = libc.shmget(key, 4096, 0o1600)
+print(made >= 0, taken, flush=True)
 os.read(0, 1)
+libc.shmctl(made, 0, None)
 ";
 
-/// How many there are in the host's own tables of System V.
-fn of_system_v() -> usize {
-    ["shm", "sem", "msg"].map(|kind| lines(&format!("/proc/sysvipc/{kind}"))).iter().sum()
+/// Whether the host has a segment of shared memory with a key.
+fn host_has_segment(key: u32) -> bool {
+    let table = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    table.lines().any(|line| line.split_whitespace().next() == Some(key.to_string().as_str()))
 }
 
-fn lines(path: &str) -> usize {
-    std::fs::read_to_string(path).unwrap().lines().count()
+/// Starts something that keeps what it got until it is told; gives what it said.
+fn keeping(mut command: Command) -> (Child, String) {
+    let mut child = start(command.stdin(Stdio::piped()));
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    (child, line)
+}
+
+fn let_go(mut child: Child) {
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(wait(child, Instant::now()).code, 0);
 }
 
 fn open_files() -> u64 {
@@ -599,17 +613,15 @@ fn open_files() -> u64 {
 }
 
 fn what_each_process_can_take_from_the_kernel_is_bounded(row: &mut Row) -> Ended {
-    let (open, shared) = (open_files(), of_system_v());
+    let open = open_files();
     row.denies(TAKE);
-    let mut command = row.command(&["--quiet", "-c", KEEP]);
-    let mut child = start(command.stdin(Stdio::piped()));
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let key = 0x0c0f_0000 + (std::process::id() & 0xffff);
+    let keep = |most: u32| format!("key, most = {key}, {most}\n{KEEP}");
+    let (child, line) = keeping(row.command(&["--quiet", "-c", &keep(4000)]));
     let (segment, instances) = line.trim().split_once(' ').unwrap();
     let instances: u32 = instances.parse().unwrap();
     assert_eq!((segment, (1..1024).contains(&instances)), ("True", true), "{line}");
-    assert_eq!(of_system_v(), shared, "its segments are its own");
+    assert!(!host_has_segment(key), "its segments are its own");
     if row.user() == User::Root {
         // What the kernel counts by user isn't taken from root, nor from another sandbox.
         let one = "import ctypes\nreport('no more watches', ctypes.CDLL(None).inotify_init1(0) < 0)\n";
@@ -619,10 +631,12 @@ fn what_each_process_can_take_from_the_kernel_is_bounded(row: &mut Row) -> Ended
     } else {
         row.inconclusive("watches: they are the user's own allowance");
     }
-    child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    assert_eq!(wait(child, Instant::now()).code, 0);
+    let_go(child);
+    let (child, line) = keeping(row.product().beside("/usr/bin/python3", ["-c", &keep(1)]));
+    assert!(line.starts_with("True") && host_has_segment(key), "the control: {line}");
+    let_go(child);
     // Others open files meanwhile, but not thousands.
     assert!(eventually(Duration::from_secs(5), || open_files() < open + 2000));
-    assert_eq!(of_system_v(), shared);
+    assert!(!host_has_segment(key));
     Ended::Tested
 }
