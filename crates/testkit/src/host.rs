@@ -24,7 +24,7 @@ pub fn processes_with(text: &str) -> Vec<i32> {
         .collect()
 }
 
-fn pids() -> impl Iterator<Item = i32> {
+pub(crate) fn pids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
@@ -78,7 +78,7 @@ fn entries(folder: &str) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-fn namespaces_of(pid: i32) -> Vec<String> {
+pub(crate) fn namespaces_of(pid: i32) -> Vec<String> {
     let kinds = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
     let link = |kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();
     kinds.iter().filter_map(link).map(|link| link.to_string_lossy().into_owned()).collect()

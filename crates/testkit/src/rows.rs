@@ -12,7 +12,7 @@
 //! exits with 0 if anything got through, with 10 if nothing did, and with anything else if it couldn't
 //! run, which fails the row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use base64::Engine as _;
 use serde_json::Value;
 
-use crate::host::{Snapshot, eventually, is_root};
+use crate::host::{Snapshot, eventually, is_root, namespaces_of, pids};
 use crate::product::{Product, Ran, finish};
 
 /// Who runs the sandbox.
@@ -189,6 +189,16 @@ impl Row {
         attempts(&ran)
     }
 
+    /// Runs Python inside as [`Row::inside`] does; gives the Outcome too, in which everything that it
+    /// printed is.
+    pub fn inside_with_outcome(&mut self, options: &[&str], python: &str) -> (Attempts, Value) {
+        let code = probe(python);
+        let ran = self.run(&[&["--json"], options, &["-c", &code]].concat());
+        let outcome = ran.json();
+        let stdout = outcome["stdout"]["text"].as_str().unwrap().to_owned();
+        (attempts(&Ran { stdout, ..ran }), outcome)
+    }
+
     /// Runs Python outside, as the same kind of user: the positive control.
     pub fn outside(&self, python: &str) -> Attempts {
         let code = probe(python);
@@ -315,16 +325,28 @@ impl Row {
         assert_eq!(log.code, 0, "{}: the audit log: {log:?}", self.id);
         let next = self.run(&["--", "echo", "next"]);
         assert_eq!((next.code, next.stdout.as_str()), (0, "next\n"), "{}: the next run: {next:?}", self.id);
-        // What others on this machine begin meanwhile comes and goes; what we leave stays.
-        let new = || Snapshot::take().new_since(&self.before);
-        let mut left = new();
+        // What others do on this host meanwhile comes and goes, or belongs to runs that aren't ours; what
+        // we left stays.
+        let mut left = self.new_on_the_host();
         eventually(std::time::Duration::from_secs(15), || {
-            let now = new();
+            let now = self.new_on_the_host();
             left.retain(|item| now.contains(item));
             left.is_empty()
         });
         assert_eq!(left, [] as [String; 0], "{}: the host isn't as it was", self.id);
         record(self.user, self.id, "passed", &self.inconclusive.join("; "));
+    }
+
+    /// What the host has now and hadn't when the row began, as far as it can be this product's.
+    fn new_on_the_host(&self) -> Vec<String> {
+        let mut new = Snapshot::take().new_since(&self.before);
+        let log = std::fs::read_to_string(self.product.state().join("audit/log.ndjson")).unwrap();
+        let others = namespaces_of_others(&self.product.state());
+        new.retain(|item| {
+            let run = item.split_once("/cofferdam-").map(|(_, run)| run.split(['/', '"']).next().unwrap());
+            run.is_none_or(|run| log.contains(run)) && !others.contains(item.trim_matches('"'))
+        });
+        new
     }
 
     /// Ends a row of which no attempt got through outside: it proves nothing here.
@@ -365,6 +387,22 @@ pub fn attempts_of_job(outcome: &Value) -> Attempts {
     let code = outcome["exit_code"].as_i64().unwrap_or(-1) as i32;
     let took = std::time::Duration::ZERO;
     attempts(&Ran { code, stdout: text("stdout"), stderr: text("stderr"), took })
+/// Namespaces of sandboxes that a product with another state folder made.
+fn namespaces_of_others(state: &Path) -> BTreeSet<String> {
+    let is_other = |pid: i32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let named =
+            environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"COFFERDAM_STATE="));
+        Some(named? != state.as_os_str().as_encoded_bytes())
+    };
+    let parent = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    let by_others = |pid: &i32| {
+        std::iter::successors(Some(*pid), |pid| parent(*pid)).take(64).find_map(is_other).unwrap_or(false)
+    };
+    pids().filter(by_others).flat_map(namespaces_of).collect()
 }
 
 /// Adds every file below a folder, and what gzip made of it.
@@ -404,7 +442,12 @@ fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Reads the attempts of a probe, whose exit code must agree with them.
-fn attempts(ran: &Ran) -> Attempts {
+///
+/// # Panics
+///
+/// If the probe couldn't run, or doesn't follow the protocol.
+#[must_use]
+pub fn attempts(ran: &Ran) -> Attempts {
     let mut attempts = Attempts::new();
     for line in ran.stdout.lines() {
         let Some(line) = line.strip_prefix("@ ") else { continue };

@@ -9,6 +9,8 @@ mod art;
 mod cred;
 mod ctl;
 mod iso;
+mod res;
+mod sys;
 
 /// Tests a row as root and as an ordinary user.
 macro_rules! row {

@@ -220,7 +220,8 @@ const PRCTL_OPTIONS: &[u32] = &[
 ];
 
 /// `sched_setscheduler(pid, …)` and its like: any process but process 1, whose priority a program could
-/// take away so that it can neither reap nor die in time. The kernel reads an `int`.
+/// take away so that it can neither reap nor die in time. `pidfd_open` too: nobody waits for process 1, and
+/// a handle on it is where other calls begin. The kernel reads an `int`.
 pub(super) const NOT_PROCESS_ONE: Rule =
     Ask(&Question { word: Low(0), mask: u32::MAX, cases: &[(&[1], Deny(EPERM))], otherwise: Allow });
 

@@ -143,6 +143,13 @@ fn a_device_node_is_refused() {
 }
 
 #[test]
+fn no_handle_on_process_one_is_given() {
+    for (pid, expected) in [(1, deny(EPERM)), (1 | 1 << 32, deny(EPERM)), (2, ALLOW), (7, ALLOW)] {
+        assert_eq!(answer(SYS_pidfd_open, [pid]), expected, "{pid:#x}");
+    }
+}
+
+#[test]
 fn the_priority_of_process_one_can_not_be_taken_away() {
     for call in [SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr, SYS_sched_setaffinity] {
         for (pid, expected) in [(1, deny(EPERM)), (1 | 1 << 32, deny(EPERM)), (0, ALLOW), (7, ALLOW)] {
