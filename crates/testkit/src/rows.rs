@@ -244,12 +244,9 @@ impl Row {
     }
 
     /// `batch` under profile `internal`, with all its jobs at once: their Outcomes.
-    pub fn batch(&mut self, options: &[&str], jobs: &[Value]) -> Vec<Value> {
+    pub fn outcomes(&mut self, options: &[&str], jobs: &[Value]) -> Vec<Value> {
         let lines: String = jobs.iter().map(|job| format!("{job}\n")).collect();
-        let mut words = vec!["batch", "--profile", "internal"];
-        words.extend(self.accepting.iter().map(String::as_str));
-        words.extend(options);
-        let mut command = self.product.command(words);
+        let mut command = self.batch(options);
         command.stdin(std::fs::File::open(self.product.file("jobs.jsonl", lines)).unwrap());
         let ran = self.finish_command(command);
         ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -387,6 +384,8 @@ pub fn attempts_of_job(outcome: &Value) -> Attempts {
     let code = outcome["exit_code"].as_i64().unwrap_or(-1) as i32;
     let took = std::time::Duration::ZERO;
     attempts(&Ran { code, stdout: text("stdout"), stderr: text("stderr"), took })
+}
+
 /// Namespaces of sandboxes that a product with another state folder made.
 fn namespaces_of_others(state: &Path) -> BTreeSet<String> {
     let is_other = |pid: i32| {
@@ -405,7 +404,7 @@ fn namespaces_of_others(state: &Path) -> BTreeSet<String> {
     pids().filter(by_others).flat_map(namespaces_of).collect()
 }
 
-/// Adds every file below a folder, and what gzip made of it.
+/// Adds every file below a folder.
 fn collect(path: &Path, into: &mut Vec<(String, Vec<u8>)>) {
     let Ok(found) = std::fs::symlink_metadata(path) else { return };
     if found.is_dir() {
@@ -419,7 +418,7 @@ fn collect(path: &Path, into: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// The forms in which a secret may come out: `security.md` 7 names them.
+/// The forms in which a secret may come out that are looked for (`THREATS.md`).
 fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     let base64 = base64::engine::general_purpose::STANDARD_NO_PAD;
     let hex: String = secret.bytes().fold(String::new(), |mut hex, byte| {

@@ -77,7 +77,7 @@ fn mounts(steps: &[Step]) -> Vec<Mount> {
     for step in steps {
         match step {
             Step::NewRoot { .. } => {
-                mounts.push(Mount { target: String::new(), read_only: false, host: None })
+                mounts.push(Mount { target: String::new(), read_only: false, host: None });
             }
             Step::Bind { source, target } if source.to_bytes().starts_with(b"/") => {
                 let host = Some(PathBuf::from(source.to_str().unwrap()));
@@ -149,7 +149,7 @@ fn quota(steps: &[Step]) -> (u64, u64) {
                 given = Some((option("size="), option("nr_inodes=")));
             }
             Step::File { bytes, .. } => {
-                made = (made.0 + (bytes.len() as u64).div_ceil(4096) * 4096, made.1 + 1)
+                made = (made.0 + (bytes.len() as u64).div_ceil(4096) * 4096, made.1 + 1);
             }
             Step::Folder { .. } | Step::Link { .. } => made.1 += 1,
             _ => {}

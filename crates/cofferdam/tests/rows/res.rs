@@ -167,7 +167,7 @@ fn memory_beyond_the_ceiling_ends_the_whole_sandbox_and_nothing_else(row: &mut R
     for (name, code) in MEMORY {
         let limits = ["--memory", "64MiB", "--disk", "64MiB", "--timeout", "10s"];
         let inside = bomb_of_memory(name, code, "folder, shared = '/tmp', '/dev/shm'");
-        let inside = cofferdam_testkit::rows::python(&inside);
+        let inside = cofferdam_testkit::rows::probe(&inside);
         let (got, _) = outcome(row, &[&limits[..], &["-c", &inside]].concat());
         let text = got["stdout"]["text"].as_str().unwrap();
         if got["end"] == "out_of_memory" {

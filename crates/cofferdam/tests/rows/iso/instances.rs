@@ -116,8 +116,8 @@ fn nothing_of_one_job_is_found_by_the_next(row: &mut Row) -> Ended {
     let stay = json!({"code": format!("{}\nimport time\ntime.sleep(0.6)", leave["code"].as_str().unwrap())});
     let look = json!({"code": probe(&look)});
     let late = json!({"code": format!("import time\ntime.sleep(0.2)\n{}", look["code"].as_str().unwrap())});
-    let one_by_one = row.batch(&[], &[leave.clone(), look.clone(), leave, look]);
-    let beside = row.batch(&["--jobs", "2"], &[stay, late]);
+    let one_by_one = row.outcomes(&[], &[leave.clone(), look.clone(), leave, look]);
+    let beside = row.outcomes(&["--jobs", "2"], &[stay, late]);
     let (lookers, leavers): (Vec<_>, Vec<_>) =
         one_by_one.iter().chain(&beside).partition(|outcome| outcome["exit_code"] != 0);
     assert_eq!((leavers.len(), lookers.len()), (3, 3), "{one_by_one:?} {beside:?}");

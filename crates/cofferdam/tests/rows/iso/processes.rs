@@ -87,7 +87,7 @@ fn no_job_names_a_folder(row: &mut Row) {
         json!({"code": code, "files": {"../x": "x"}}),
         json!({"code": code}),
     ];
-    let outcomes = row.batch(&[], &jobs);
+    let outcomes = row.outcomes(&[], &jobs);
     assert_eq!(outcomes.len(), jobs.len());
     for (job, outcome) in jobs.iter().zip(&outcomes).take(jobs.len() - 1) {
         assert_eq!((&outcome["end"], &outcome["ran"]), (&json!("refused"), &json!("no")), "{job}: {outcome}");
@@ -173,7 +173,7 @@ fn programs_that_run_the_sandbox_cannot_be_written(row: &mut Row) -> Ended {
         "runtime, program, everybody = 1, '/usr/bin/sleep', True\nend_runtime = lambda: None\n{WRITE_PROGRAMS}"
     );
     let job = json!({"code": probe(&code)});
-    for outcome in row.batch(&["--jobs", "2"], &[job.clone(), job]) {
+    for outcome in row.outcomes(&["--jobs", "2"], &[job.clone(), job]) {
         assert_eq!(outcome["exit_code"], 10, "{outcome}");
     }
     assert_eq!(programs(row), before, "the programs are as they were");
