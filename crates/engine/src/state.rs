@@ -8,7 +8,6 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use cofferdam_core::audit::Event;
 use cofferdam_core::outcome::{End, RunId};
@@ -43,11 +42,8 @@ impl StateError {
 }
 
 /// A run's file while it is made: the name has this in front, so that no sweep takes it for a dead
-/// run's before it is locked.
+/// run's before it is locked. Whoever makes one has a shared lock on the folder meanwhile.
 const UNFINISHED: &str = ".new-";
-
-/// How old an unfinished file must be to be swept: making one takes microseconds.
-const STALE: Duration = Duration::from_secs(60);
 
 /// O_NONBLOCK and O_NOFOLLOW of `asm-generic/fcntl.h`: what isn't a file of ours is not waited for.
 const NO_WAIT_NO_LINK: i32 = 0o4000 | 0o400_000;
@@ -124,6 +120,8 @@ impl State {
         let unfinished = self.runs().join(format!("{UNFINISHED}{run}"));
         let path = self.runs().join(run.as_str());
         let write = || {
+            let making = File::open(self.runs())?;
+            making.lock_shared()?;
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
             file.try_lock().map_err(io::Error::from)?;
             let text: String = std::iter::once(backend.name())
@@ -166,6 +164,11 @@ fn trust(folder: &Path, found: &fs::Metadata) -> Result<(), StateError> {
     Err(StateError::at("trust", folder)(io::Error::new(io::ErrorKind::PermissionDenied, why)))
 }
 
+/// Whether a file of a run that isn't finished may belong to somebody who lives.
+fn is_somebody_making_one(runs: &Path) -> bool {
+    File::open(runs).is_ok_and(|folder| folder.try_lock().is_err())
+}
+
 /// A dead run, if that is what a file stands for.
 fn look_at(path: &Path) -> Option<Dead> {
     let name = path.file_name()?.to_str()?;
@@ -178,8 +181,7 @@ fn look_at(path: &Path) -> Option<Dead> {
     if !found.is_file() || found.len() > MOST_BYTES {
         return None; // nothing that we ever made
     }
-    let fresh = found.modified().ok()?.elapsed().is_ok_and(|age| age < STALE);
-    if unfinished && fresh {
+    if unfinished && is_somebody_making_one(path.parent()?) {
         return None;
     }
     match file.try_lock() {
@@ -270,7 +272,12 @@ mod tests {
         let state = State::open(folder.path()).unwrap();
         fs::write(state.runs().join(format!("{UNFINISHED}{}", run(3))), "").unwrap();
         fs::write(state.runs().join("something else"), "").unwrap();
+        let making = File::open(state.runs()).unwrap();
+        making.lock_shared().unwrap();
         assert!(state.dead().unwrap().is_empty());
+        // Whoever made it was killed.
+        drop(making);
+        assert_eq!(state.dead().unwrap().iter().map(|dead| dead.run.clone()).collect::<Vec<_>>(), [run(3)]);
     }
 
     #[test]

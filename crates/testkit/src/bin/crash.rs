@@ -16,12 +16,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, FileTimes};
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use cofferdam_core::weaken::PLACES;
 use cofferdam_testkit::host::{Snapshot, eventually, is_root, processes_with};
@@ -45,9 +45,6 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// How long the kernel may take to kill what was inside, and to take namespaces apart.
 const DYING: Duration = Duration::from_secs(10);
-
-/// How old a file of a run that was being written must be to be swept, and more.
-const STALE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -152,7 +149,6 @@ impl Stage {
         }
         wrong.extend(self.result().err());
         *remains += u32::from(!left(&self.product, &before).is_empty());
-        self.age_unfinished_runs();
         let ran = self.next(next);
         if ran.code != 0 {
             wrong.push(format!("the next command fails: {ran:?}"));
@@ -234,15 +230,6 @@ impl Stage {
                 Ok(text.split_whitespace().last().unwrap_or_default().to_owned())
             }
             _ => Err(format!("a result looks whole and is of several runs: {words:?}")),
-        }
-    }
-
-    /// Makes what a run that was being noted left old enough to be swept.
-    fn age_unfinished_runs(&self) {
-        let runs = self.product.state().join("runs");
-        for name in names(&runs).iter().filter(|name| name.starts_with(".new-")) {
-            let file = File::options().write(true).open(runs.join(name)).unwrap();
-            file.set_times(FileTimes::new().set_modified(SystemTime::now() - STALE)).unwrap();
         }
     }
 
