@@ -15,10 +15,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::Verdict;
 use crate::problem::Problem;
-use crate::weakened;
 use crate::workspace::Workspace;
+use crate::{Verdict, nightly, weakened};
 
 /// Where the names of the controls are.
 const CONTROLS: &str = "crates/core/src/weaken.rs";
@@ -102,7 +101,11 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     for control in &listed {
         println!("SPEC.md's table of controls lacks `{control}`");
     }
-    Ok(Verdict::from(unnoticed.is_empty() && listed.is_empty()))
+    let passed = unnoticed.is_empty() && listed.is_empty();
+    if args.is_empty() {
+        nightly::record(workspace, "mutate", passed)?;
+    }
+    Ok(Verdict::from(passed))
 }
 
 /// The controls that the table in `SPEC.md` doesn't name.

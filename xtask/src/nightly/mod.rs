@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::problem::Problem;
 use crate::test::results::{End, Results, Run};
 use crate::workspace::Workspace;
-use crate::{Verdict, bench, fuzz};
+use crate::{Verdict, bench, fuzz, mutate};
 
 /// Where the results are, in the folder for our own.
 const RESULTS: &str = "nightly.json";
@@ -41,7 +41,7 @@ const STEPS: &[Step] = &[
     },
     Step { name: "soak", run: |workspace, _| left::soak(workspace, &[]) },
     Step { name: "crash", run: |workspace, _| left::crash(workspace, &[]) },
-    // MUTATE: Step { name: "mutate", run: |workspace, _| mutate::run(workspace, &[]) },
+    Step { name: "mutate", run: |workspace, _| mutate::run(workspace, &[]) },
     Step { name: "bench", run: |workspace, _| bench::run(workspace, &[]) },
 ];
 
