@@ -252,6 +252,13 @@ fn sandboxes_of(pid: u32) -> Vec<i32> {
     processes_with("cofferdam-guest").into_iter().filter(ours).collect()
 }
 
+/// Whether a process has ended, in the kernel's eyes and not only in its own.
+fn has_ended(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:\t"));
+    state.is_none_or(|state| state.starts_with(['Z', 'X']))
+}
+
 #[test]
 fn a_parked_sandbox_that_was_killed_is_replaced() {
     needs_root!();
@@ -259,11 +266,12 @@ fn a_parked_sandbox_that_was_killed_is_replaced() {
     let mut batch = Conversation::start(&product, &[]);
     let pid = batch.child.id();
     assert!(eventually(Duration::from_secs(10), || !sandboxes_of(pid).is_empty()), "one is parked");
-    for parked in sandboxes_of(pid) {
+    let parked = sandboxes_of(pid);
+    for parked in &parked {
         let killed = Command::new("kill").args(["-9", &parked.to_string()]).status().unwrap();
         assert!(killed.success());
     }
-    assert!(eventually(Duration::from_secs(10), || sandboxes_of(pid).is_empty()), "it is dead");
+    assert!(eventually(Duration::from_secs(10), || parked.iter().all(|pid| has_ended(*pid))), "it is dead");
     let outcome = batch.ask(&json!({"code": "print(1)"}));
     assert_eq!((&outcome["end"], &outcome["stdout"]["text"]), (&json!("exited"), &json!("1\n")), "{outcome}");
     let _ = batch.end().exits(0);
