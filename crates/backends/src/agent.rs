@@ -110,6 +110,10 @@ struct Ear {
     inbox: Inbox,
     /// Whether it has said that it is there. Nothing that it says before that counts.
     greeted: bool,
+    /// How many programs it has started.
+    started: usize,
+    /// How those of them that have ended did, in their order: one runs at a time.
+    ends: Vec<FromGuest>,
 }
 
 impl Agent {
@@ -142,7 +146,8 @@ impl Agent {
                 break;
             }
         }
-        match in_time(self.hear()).await? {
+        let mut ear = self.ear.lock().await;
+        match in_time(self.answer(&mut ear)).await? {
             Some(FromGuest::Put(Ok(()))) => Ok(()),
             Some(FromGuest::Put(Err(errno))) => {
                 Err(BackendError::Put { source: io::Error::from_raw_os_error(errno) })
@@ -151,11 +156,11 @@ impl Agent {
         }
     }
 
-    /// Starts a program on three streams, which may be one terminal.
+    /// Starts a program on three streams, which may be one terminal; gives its number.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Exec`] with what the kernel said inside.
+    /// [`BackendError::Exec`] with what the kernel said inside; that it is busy while another runs.
     pub(crate) async fn exec(
         &self,
         argv: Vec<CString>,
@@ -163,7 +168,7 @@ impl Agent {
         cwd: CString,
         streams: [BorrowedFd<'_>; 3],
         terminal: bool,
-    ) -> Result<(), BackendError> {
+    ) -> Result<usize, BackendError> {
         let program = argv.first().cloned().unwrap_or_default();
         let exec = ToGuest::Exec { argv, envp, cwd, terminal };
         let refused = |source| BackendError::Exec { program: program.clone(), source };
@@ -171,9 +176,16 @@ impl Agent {
             const E2BIG: i32 = 7;
             return Err(refused(io::Error::from_raw_os_error(E2BIG)));
         }
+        // Somebody who listens waits for a program's end.
+        let Ok(mut ear) = self.ear.try_lock() else {
+            return Err(refused(io::ErrorKind::ResourceBusy.into()));
+        };
         in_time(self.say(&exec, &streams)).await?;
-        match in_time(self.hear()).await? {
-            Some(FromGuest::Started) => Ok(()),
+        match in_time(self.answer(&mut ear)).await? {
+            Some(FromGuest::Started) => {
+                ear.started += 1;
+                Ok(ear.started - 1)
+            }
             Some(FromGuest::NotStarted(errno)) => Err(refused(io::Error::from_raw_os_error(errno))),
             other => Err(unexpected(other)),
         }
@@ -188,13 +200,47 @@ impl Agent {
         in_time(self.say(&ToGuest::Signal(signal), &[])).await
     }
 
+    /// How the program with a number ended; none if the agent is gone. Safe to drop while waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Wire`] if what it says is no end.
+    pub(crate) async fn end_of(&self, program: usize) -> Result<Option<FromGuest>, BackendError> {
+        let mut ear = self.ear.lock().await;
+        if ear.ends.len() <= program
+            && let Some(message) = self.answer_after(&mut ear, program + 1).await?
+        {
+            return Err(out_of_turn(message));
+        }
+        Ok(ear.ends.get(program).copied())
+    }
+
+    /// The next thing that it says and that is no end of a program that it has started; none if it is gone.
+    async fn answer(&self, ear: &mut Ear) -> Result<Option<FromGuest>, BackendError> {
+        self.answer_after(ear, usize::MAX).await
+    }
+
+    /// The same, or none as soon as so many programs have ended.
+    async fn answer_after(&self, ear: &mut Ear, ends: usize) -> Result<Option<FromGuest>, BackendError> {
+        while ear.ends.len() < ends {
+            match self.hear(ear).await? {
+                Some(end @ (FromGuest::Exited(_) | FromGuest::Signalled(_)))
+                    if ear.ends.len() < ear.started =>
+                {
+                    ear.ends.push(end);
+                }
+                other => return Ok(other),
+            }
+        }
+        Ok(None)
+    }
+
     /// The next thing that the agent says; none if it is gone. Safe to drop while waiting.
     ///
     /// # Errors
     ///
     /// [`BackendError::Wire`] if it is no message, or the first isn't its greeting.
-    pub(crate) async fn hear(&self) -> Result<Option<FromGuest>, BackendError> {
-        let mut ear = self.ear.lock().await;
+    async fn hear(&self, ear: &mut Ear) -> Result<Option<FromGuest>, BackendError> {
         loop {
             match ear.inbox.take().map_err(|bad| BackendError::Wire(bad.to_string()))? {
                 Some(FromGuest::Ready(VERSION)) if !ear.greeted => ear.greeted = true,
@@ -333,7 +379,7 @@ mod tests {
                 Question::Exec => {
                     let null = std::fs::File::open("/dev/null").unwrap();
                     let streams = [null.as_fd(); 3];
-                    agent.exec(vec![c"x".into()], vec![], c"/".into(), streams, false).await
+                    agent.exec(vec![c"x".into()], vec![], c"/".into(), streams, false).await.map(drop)
                 }
                 Question::Signals => loop {
                     if let Err(error) = agent.signal(15).await {

@@ -102,12 +102,12 @@ pub trait Session: Send {
     /// [`BackendError::Put`] if it doesn't fit; the session can go on.
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>>;
 
-    /// Starts a program.
+    /// Starts a program. One runs at a time.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Exec`] if the program can't be started: nothing of it ran, and the session
-    /// can take another. After [`BackendError::Gone`], [`BackendError::Silent`] and
+    /// [`BackendError::Exec`] if the program can't be started, for example while another runs: nothing of
+    /// it ran, and the session can take another. After [`BackendError::Gone`], [`BackendError::Silent`] and
     /// [`BackendError::Wire`] it may have run.
     fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>>;
 

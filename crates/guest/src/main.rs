@@ -125,8 +125,12 @@ impl Agent {
         }
     }
 
-    /// Starts the program with the descriptors that came beside the frame.
+    /// Starts the program with the descriptors that came beside the frame. One runs at a time.
     fn start(&mut self, argv: &[CString], envp: &[CString], cwd: &CStr, terminal: bool) -> io::Result<()> {
+        self.bury()?;
+        if self.program.is_some() {
+            return Err(io::Error::from_raw_os_error(errno::BUSY));
+        }
         let Ok(streams) = <[OwnedFd; 3]>::try_from(std::mem::take(&mut self.fds)) else {
             return Err(io::Error::from_raw_os_error(errno::INVALID));
         };
@@ -140,10 +144,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Waits for every child that has ended: the program, and orphans that became ours.
+    /// Looks for what has ended since a signal said that something had.
     fn reap(&mut self) -> io::Result<()> {
         let mut signal = [0; 128]; // one `signalfd_siginfo`, which only says that there is something
         let _ = File::from(self.children.try_clone()?).read(&mut signal);
+        self.bury()
+    }
+
+    /// Takes note of every child that has ended: the program, and orphans that became ours.
+    fn bury(&mut self) -> io::Result<()> {
         while let Some((pid, exit)) = process::reap_any() {
             if self.program == Some(pid) {
                 self.program = None;

@@ -30,6 +30,8 @@ pub mod seccomp;
 
 /// Error numbers that both sides of the wire use.
 pub mod errno {
+    /// EBUSY: something else has it.
+    pub const BUSY: i32 = libc::EBUSY;
     /// EIO: something failed in a way that has no number of its own.
     pub const INPUT_OUTPUT: i32 = libc::EIO;
     /// EINVAL: what was asked makes no sense.

@@ -304,9 +304,12 @@ impl Row {
         }
     }
 
-    /// Notes a part of the row that proves nothing on this host.
+    /// Notes a part of the row that proves nothing on this host, once.
     pub fn inconclusive(&mut self, what: impl Into<String>) {
-        self.inconclusive.push(what.into());
+        let what = what.into();
+        if !self.inconclusive.contains(&what) {
+            self.inconclusive.push(what);
+        }
     }
 
     /// Ends a row that doesn't apply here or can't yet be tested.
@@ -472,7 +475,8 @@ fn record(user: User, id: &str, verdict: &str, detail: &str) {
     if let Some(path) = std::env::var_os("COFFERDAM_ROWS") {
         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
         let detail = detail.replace(['\t', '\n'], " ");
-        writeln!(file, "container\t{}\t{id}\t{verdict}\t{detail}", user.name()).unwrap();
+        let line = format!("container\t{}\t{id}\t{verdict}\t{detail}\n", user.name());
+        file.write_all(line.as_bytes()).unwrap(); // at once: others write too
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cofferdam_core::backend::BackendError;
@@ -86,11 +87,10 @@ pub(super) async fn open(
         enforced: enforced(host, &group, gaps, terminals.is_some()),
         environment: grant.environment().to_vec(),
         python: grant.files().python.clone(),
-        inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom }),
+        inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom, lost: AtomicBool::new(false) }),
         launched,
         memory_bytes: limits.memory_bytes,
         halted: None,
-        failed: false,
         terminals,
         base,
         put: Put::default(),

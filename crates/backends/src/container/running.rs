@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cofferdam_core::backend::{BackendError, Boxed, Ending, Output, Running};
@@ -22,6 +23,8 @@ use crate::agent::Agent;
 #[derive(Debug)]
 pub(super) struct ContainerRunning {
     pub(super) inside: Arc<Inside>,
+    /// Which of those that the agent has started.
+    pub(super) number: usize,
     pub(super) streams: Streams,
     pub(super) ending: Mutex<Option<Ending>>,
 }
@@ -137,7 +140,7 @@ impl Running for ContainerRunning {
             if let Some(ending) = *ending {
                 return Ok(ending);
             }
-            let found = self.inside.until_the_end().await?;
+            let found = self.inside.until_the_end(self.number).await?;
             *ending = Some(found);
             Ok(found)
         })
@@ -146,11 +149,19 @@ impl Running for ContainerRunning {
 
 impl Inside {
     /// Waits for the first thing that ends a program.
-    async fn until_the_end(&self) -> Result<Ending, BackendError> {
+    async fn until_the_end(&self, number: usize) -> Result<Ending, BackendError> {
+        let ending = self.first_end(number).await;
+        if matches!(ending, Ok(Ending::Lost) | Err(_)) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        ending
+    }
+
+    async fn first_end(&self, number: usize) -> Result<Ending, BackendError> {
         let ending = tokio::select! {
             biased;
             () = self.out_of_memory() => return Ok(Ending::OutOfMemory),
-            said = self.agent.hear() => match said? {
+            said = self.agent.end_of(number) => match said? {
                 Some(FromGuest::Exited(code)) => Ending::Exited(code),
                 Some(FromGuest::Signalled(signal)) => Ending::Signalled(signal),
                 Some(other) => return Err(BackendError::Wire(format!("{other:?}"))),
@@ -227,6 +238,8 @@ pub(super) struct Inside {
     pub(super) ended: AsyncFd<OwnedFd>,
     /// Readable when memory ran out, where the kernel doesn't kill the whole group itself.
     pub(super) oom: Option<AsyncFd<OwnedFd>>,
+    /// Whether its agent is gone, or is not to be believed any more.
+    pub(super) lost: AtomicBool,
 }
 
 /// Watches a descriptor that only ever becomes readable.

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cofferdam_core::artifact::Collect;
@@ -48,8 +49,6 @@ pub(super) struct ContainerSession {
     pub(super) inside: Arc<Inside>,
     pub(super) memory_bytes: u64,
     pub(super) halted: Option<Left>,
-    /// Whether its agent is gone, or is not to be believed any more.
-    pub(super) failed: bool,
     /// The folder of terminals, if there are to be any.
     pub(super) terminals: Option<OwnedFd>,
     pub(super) base: Base,
@@ -131,14 +130,15 @@ impl Session for ContainerSession {
 impl ContainerSession {
     /// Whether it takes nothing more.
     fn is_spent(&self) -> bool {
-        self.failed || self.halted.is_some()
+        self.halted.is_some() || self.inside.lost.load(Ordering::Relaxed)
     }
 
     /// What an error of the agent's means: the sandbox is spent, but for what a program or a file made
     /// impossible. Why it is gone says its set-up's own report, or what the kernel counted, or neither.
     fn explained(&mut self, error: BackendError) -> BackendError {
-        self.failed |=
-            matches!(error, BackendError::Gone | BackendError::Silent { .. } | BackendError::Wire(_));
+        if matches!(error, BackendError::Gone | BackendError::Silent { .. } | BackendError::Wire(_)) {
+            self.inside.lost.store(true, Ordering::Relaxed);
+        }
         if !matches!(error, BackendError::Gone) {
             return error;
         }
@@ -160,11 +160,12 @@ impl ContainerSession {
         }
         let argv = argv.words().map(CString::from).collect();
         let envp = variables(self.python.as_ref(), &self.environment, exec.environment);
-        let streams = match exec.terminal {
+        let (number, streams) = match exec.terminal {
             Some(size) => self.start_on_terminal(argv, envp, size).await?,
             None => self.start_on_pipes(argv, envp, exec.stdin).await?,
         };
-        Ok(ContainerRunning { inside: Arc::clone(&self.inside), streams, ending: Mutex::default() })
+        let inside = Arc::clone(&self.inside);
+        Ok(ContainerRunning { inside, number, streams, ending: Mutex::default() })
     }
 
     async fn start_on_terminal(
@@ -172,14 +173,14 @@ impl ContainerSession {
         argv: Vec<CString>,
         envp: Vec<CString>,
         size: WindowSize,
-    ) -> Result<Streams, BackendError> {
+    ) -> Result<(usize, Streams), BackendError> {
         let failed = || BackendError::host("make the program's terminal");
         let missing = || failed()(io::ErrorKind::Unsupported.into());
         let folder = self.terminals.as_ref().ok_or_else(missing)?;
         let (terminal, theirs) = Terminal::make(folder, self.ids.ids(), size).map_err(failed())?;
         let streams = [theirs.as_fd(); 3];
-        self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, true).await?;
-        Ok(Streams::Terminal(terminal))
+        let number = self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, true).await?;
+        Ok((number, Streams::Terminal(terminal)))
     }
 
     async fn start_on_pipes(
@@ -187,12 +188,12 @@ impl ContainerSession {
         argv: Vec<CString>,
         envp: Vec<CString>,
         stdin: bool,
-    ) -> Result<Streams, BackendError> {
+    ) -> Result<(usize, Streams), BackendError> {
         let failed = || BackendError::host("make the program's pipes");
         let (pipes, inside) = Pipes::make(stdin).map_err(failed())?;
         let streams = inside.each_ref().map(AsFd::as_fd);
-        self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, false).await?;
-        Ok(Streams::Pipes(pipes))
+        let number = self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, false).await?;
+        Ok((number, Streams::Pipes(pipes)))
     }
 
     /// The interpreter of a language.

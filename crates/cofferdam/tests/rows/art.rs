@@ -315,7 +315,7 @@ fn what_comes_out_is_one_moment_after_everything_is_dead(row: &mut Row) -> Ended
         assert!(files.get("swap").is_none_or(|swap| matches!(&swap[..], b"" | b"a file")), "{files:?}");
         assert!(!files.contains_key("deep/canary.txt"));
         let apart = moments_apart(&files["aa"], &files["zz"]);
-        inside = attempted("two moments", apart > 1, format!("{apart} rounds apart"));
+        inside = attempted("two_moments", apart > 1, format!("{apart} rounds apart"));
         row.compare(&inside, &control);
         assert_eq!(inside.len(), came.attempts.len());
     }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
+use std::time::Duration;
 
 use cofferdam_core::artifact::{Collect, Entry, Found};
-use cofferdam_core::backend::{BackendError, Ending};
+use cofferdam_core::backend::{BackendError, Ending, Exec};
 use cofferdam_core::outcome::End;
 use cofferdam_core::policy::LimitsLayer;
 use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable};
@@ -116,14 +117,24 @@ pub(super) fn a_second_program_finds_what_the_first_left_but_not_its_variables(s
     Ok(Verdict::Held)
 }
 
-pub(super) fn a_program_that_nobody_waited_for_does_not_end_the_next(subject: &Subject) -> Checked {
+pub(super) fn one_program_runs_at_a_time_and_its_end_is_kept_for_whoever_asks(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let run = new_run();
     trial.until_hung(async {
         let mut session = trial.open(&run, trial.layer()).await?;
-        let first = session.exec(exec(python("import sys; sys.exit(7)"))).await.map_err(said("exec"))?;
+        let hold = Exec { stdin: true, ..exec(python("import sys; sys.stdin.read(); sys.exit(7)")) };
+        let first = session.exec(hold).await.map_err(said("exec"))?;
+        let refused = session.exec(exec(python("print('beside')"))).await.err();
+        must!(matches!(refused, Some(BackendError::Exec { .. })), "a program beside another: {refused:?}");
+        first.close_stdin().await;
         while first.output().await.map_err(said("output"))?.is_some() {}
-        let second = session.exec(exec(python("print('second')"))).await.map_err(said("exec"))?;
+        // Its streams are closed a little before it has ended.
+        let second = loop {
+            match session.exec(exec(python("print('second')"))).await {
+                Err(BackendError::Exec { .. }) => tokio::time::sleep(Duration::from_millis(1)).await,
+                started => break started.map_err(said("exec"))?,
+            }
+        };
         let heard = listen(second.as_ref()).await?;
         must!(heard.stdout == b"second\n", "it says {:?}", String::from_utf8_lossy(&heard.stdout));
         must!(heard.ending == Ending::Exited(0), "the second ended {:?}", heard.ending);

@@ -49,7 +49,7 @@ macro_rules! each_entry {
                 handed_in::code_of_any_origin_and_length_runs Python;
                 handed_in::variables_of_the_request_win_over_the_policys Python;
                 handed_in::a_second_program_finds_what_the_first_left_but_not_its_variables Python;
-                handed_in::a_program_that_nobody_waited_for_does_not_end_the_next Python;
+                handed_in::one_program_runs_at_a_time_and_its_end_is_kept_for_whoever_asks Python;
                 handed_in::a_file_that_does_not_fit_is_an_error_and_the_sandbox_goes_on Python;
                 handed_in::what_changed_comes_out_and_nothing_else_and_not_before_the_halt Python;
                 teardown::after_a_halt_everything_is_dead Sh;
