@@ -6,6 +6,8 @@
 
 mod layer;
 mod limits;
+#[cfg(test)]
+mod narrowing;
 mod network;
 mod profile;
 
