@@ -447,7 +447,31 @@ report('ids', found['Uid'] != {'1000 1000 1000 1000'} or found['Gid'] != {'1000 
 go.set()
 ";
 
+/// Puts as many layers of Landlock on itself as the kernel takes: 16 in all (`LANDLOCK_MAX_NUM_LAYERS` in
+/// `security/landlock/limits.h`), of which a sandbox has one already. 444 and 446 make a ruleset and put
+/// it on, on every architecture; each handles the making of block devices alone.
+const LAYERS: &str = r"
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+made = 0
+while made < 16:
+    ruleset = libc.syscall(444, struct.pack('Q', 1 << 11), 8, 0)
+    if ruleset < 0 or libc.syscall(446, ruleset, 0) != 0: break
+    os.close(ruleset)
+    made += 1
+report('all layers of Landlock', made == 16, made)
+";
+
+fn a_layer_of_landlock_is_in_force(row: &mut Row) {
+    let (inside, outside) = (row.inside(&[], LAYERS), row.outside(LAYERS));
+    let made = &inside["all_layers_of_Landlock"].detail;
+    assert!(made == "15" || outside["all_layers_of_Landlock"].detail != "16", "layers inside: {made}");
+    row.compare(&inside, &outside);
+}
+
 fn nothing_gains_privileges(row: &mut Row) -> Ended {
+    a_layer_of_landlock_is_in_force(row);
     let inside = row.inside(&[], STATUS);
     // Outside, with every set of capabilities that a thread can have.
     let give = ["--inh-caps=+chown", "--ambient-caps=+chown", "/usr/bin/python3", "-c"];
