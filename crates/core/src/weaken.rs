@@ -74,7 +74,7 @@ controls! {
     ReadOnly = "read-only",
     /// No limits for each process.
     Rlimits = "rlimits",
-    /// No deadline.
+    /// The deadline comes 20 s late, so that what nothing else ends comes to an end all the same.
     Timeout = "timeout",
     /// No user namespace: the ids inside are the host's.
     UserNamespace = "user-namespace",
