@@ -87,16 +87,18 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     }
     let mut table = String::from("| Control that is off | Noticed by |\n|---|---|\n");
     let mut unnoticed = vec![];
-    for control in controls.iter().filter(|control| args.is_empty() || args.contains(control)) {
+    let chosen: Vec<_> =
+        controls.iter().filter(|control| args.is_empty() || args.contains(control)).collect();
+    for control in &chosen {
         let noticed = rows.notice(control)?;
         let said = noticed.to_string();
         println!("{control}: {said}");
         let _ = writeln!(table, "| `{control}` | {said} |"); // a String takes everything
         if noticed == Noticed::ByNobody {
-            unnoticed.push(control.clone());
+            unnoticed.push(control.as_str());
         }
     }
-    println!("\n{table}\nmutate: {} controls turned off, {} unnoticed", controls.len(), unnoticed.len());
+    println!("\n{table}\nmutate: {} controls turned off, {} unnoticed", chosen.len(), unnoticed.len());
     let listed = args.is_empty().then(|| unlisted(&controls, workspace)).transpose()?.unwrap_or_default();
     for control in &listed {
         println!("SPEC.md's table of controls lacks `{control}`");

@@ -53,7 +53,50 @@ pub(crate) fn summary(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    /// The rows that a source declares, as `ID MODULE::NAME`.
+    fn declared(path: &Path, module: &str) -> Vec<String> {
+        let text = fs::read_to_string(path).unwrap();
+        let rows = text.split("row!(\"").skip(1).filter_map(|rest| {
+            let (id, rest) = rest.split_once("\", ")?;
+            Some(format!("{id} {module}::{}", rest.split_once(')')?.0))
+        });
+        rows.collect()
+    }
+
+    #[test]
+    fn the_table_of_attacks_has_the_rows_that_are_tested_and_no_other() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let folder = root.join("crates/cofferdam/tests/rows");
+        let mut tested = BTreeSet::new();
+        for (file, module) in [
+            ("art.rs", "art"),
+            ("cred.rs", "cred"),
+            ("ctl.rs", "ctl"),
+            ("iso.rs", "iso"),
+            ("iso/instances.rs", "iso::instances"),
+            ("iso/processes.rs", "iso::processes"),
+            ("res.rs", "res"),
+            ("sys.rs", "sys"),
+        ] {
+            let rows = declared(&folder.join(file), module);
+            assert!(!rows.is_empty(), "{file}");
+            tested.extend(rows);
+        }
+        let threats = fs::read_to_string(root.join("THREATS.md")).unwrap();
+        let table = threats.split_once("## The table of attacks").unwrap().1;
+        let listed: BTreeSet<_> = table
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.strip_suffix("` |"))
+            .filter_map(|line| Some(format!("{} {}", line.split_once(" | ")?.0, line.rsplit_once('`')?.1)))
+            .collect();
+        assert_eq!(listed, tested);
+    }
 
     #[test]
     fn rows_are_counted_by_backend_and_user_and_what_they_do_not_prove_is_named() {
