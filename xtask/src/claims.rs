@@ -99,7 +99,7 @@ fn with_others(workspace: &Workspace, path: &Path) -> Result<Results, Problem> {
         }
         results.runs.extend(Results::read(&vm)?.runs);
     }
-    let night = nightly::results(workspace)?;
+    let night = nightly::told::results(workspace)?;
     if night.exists() {
         if is_stale(workspace, &night) {
             eprintln!("note: sources have changed since the nightly steps ran");

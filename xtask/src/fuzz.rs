@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::process::{Command, Stdio};
 
+use crate::Verdict;
+use crate::nightly::told;
 use crate::problem::Problem;
 use crate::workspace::Workspace;
-use crate::{Verdict, nightly};
 
 /// For each target, unless told otherwise.
 const SECONDS: Time = Time::Each(60);
@@ -74,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
         println!("fuzz: {} found something", failed.join(", "));
     }
     if all {
-        nightly::record(workspace, "fuzz", failed.is_empty())?;
+        told::record(workspace, "fuzz", failed.is_empty())?;
     }
     Ok(Verdict::from(failed.is_empty()))
 }

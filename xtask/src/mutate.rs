@@ -15,9 +15,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::nightly::told;
 use crate::problem::Problem;
 use crate::workspace::Workspace;
-use crate::{Verdict, nightly, weakened};
+use crate::{Verdict, weakened};
 
 /// Where the names of the controls are.
 const CONTROLS: &str = "crates/core/src/weaken.rs";
@@ -105,7 +106,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     }
     let passed = unnoticed.is_empty() && listed.is_empty();
     if args.is_empty() {
-        nightly::record(workspace, "mutate", passed)?;
+        told::record(workspace, "mutate", passed)?;
     }
     Ok(Verdict::from(passed))
 }

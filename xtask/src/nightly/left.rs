@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::record;
+use super::told::record;
 use crate::problem::Problem;
 use crate::workspace::Workspace;
 use crate::{Verdict, weakened};

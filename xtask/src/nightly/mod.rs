@@ -3,23 +3,20 @@
 //! | Module | Holds |
 //! |---|---|
 //! | `left` | `cargo xtask crash` and `cargo xtask soak`: what is left of runs |
+//! | `told` | what came of each step, kept for the claims |
 //!
 //! The other steps are commands of their own. Each is a line in [`STEPS`]; one that fails doesn't keep the
 //! others from running. What came of a step is kept for the claims of `SPEC.md` (`nightly:STEP`), also
 //! where its command is called by itself and without an argument that makes less of it.
 
 pub(crate) mod left;
+pub(crate) mod told;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::problem::Problem;
-use crate::test::results::{End, Results, Run};
 use crate::workspace::Workspace;
 use crate::{Verdict, bench, fuzz, mutate};
-
-/// Where the results are, in the folder for our own.
-const RESULTS: &str = "nightly.json";
 
 /// What all of it together should take at most.
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -54,7 +51,7 @@ pub(crate) fn is_step(name: &str) -> bool {
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Problem> {
     let minutes = parse(args)?;
     let began = Instant::now();
-    let mut told = vec![];
+    let mut ended = vec![];
     for step in STEPS {
         println!("nightly: {}", step.name);
         let started = Instant::now();
@@ -64,17 +61,17 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
             Ok(Verdict::Failed) => "FAILED".to_owned(),
             Err(problem) => format!("FAILED: {problem}"),
         };
-        record(workspace, step.name, verdict == "passed")?;
-        told.push((step.name, started.elapsed(), verdict));
+        told::record(workspace, step.name, verdict == "passed")?;
+        ended.push((step.name, started.elapsed(), verdict));
     }
     println!();
-    for (name, took, verdict) in &told {
+    for (name, took, verdict) in &ended {
         println!("{name:10} {:>6} s  {verdict}", took.as_secs());
     }
     let took = began.elapsed();
     let late = if took > HOUR { ", which is more than the hour that it may take" } else { "" };
     println!("nightly: {} min{late}", took.as_secs().div_ceil(60));
-    Ok(Verdict::from(told.iter().all(|(_, _, verdict)| verdict == "passed")))
+    Ok(Verdict::from(ended.iter().all(|(_, _, verdict)| verdict == "passed")))
 }
 
 fn parse(args: &[String]) -> Result<u64, Problem> {
@@ -90,22 +87,6 @@ fn parse(args: &[String]) -> Result<u64, Problem> {
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
-}
-
-/// Where what came of the steps is kept; nothing may be there.
-pub(crate) fn results(workspace: &Workspace) -> Result<PathBuf, Problem> {
-    Ok(workspace.results_folder()?.join(RESULTS))
-}
-
-/// Keeps what came of one step, in the place of what came of it before.
-pub(crate) fn record(workspace: &Workspace, step: &str, passed: bool) -> Result<(), Problem> {
-    let path = results(workspace)?;
-    let runner = "cargo xtask nightly".to_owned();
-    let mut results = if path.exists() { Results::read(&path)? } else { Results { runner, runs: vec![] } };
-    results.runs.retain(|run| run.name != step);
-    let end = if passed { End::Passed } else { End::Failed };
-    results.runs.push(Run { binary: "nightly".to_owned(), name: step.to_owned(), end });
-    results.write(&path)
 }
 
 #[cfg(test)]

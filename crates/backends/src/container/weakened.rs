@@ -2,6 +2,7 @@
 //!
 //! Everything here does nothing but in builds with the feature `weaken` (`core/src/weaken.rs`).
 
+use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -83,7 +84,7 @@ fn step(step: Step) -> Option<Step> {
                 _ => option,
             });
             let options = lifted.collect::<Vec<_>>().join(",");
-            Some(Step::NewRoot { over, options: super::root::path(&[&options]) })
+            Some(Step::NewRoot { over, options: CString::new(options).unwrap_or_default() })
         }
         step => Some(step),
     }
