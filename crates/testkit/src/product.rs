@@ -3,8 +3,10 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -240,9 +242,44 @@ impl Ran {
     }
 }
 
+/// A process that a test started. If the test fails before it is over, it is killed.
+#[derive(Debug)]
+pub struct Started(Option<Child>);
+
+impl Started {
+    /// The process, which nothing kills any more.
+    #[must_use]
+    pub fn into_child(mut self) -> Child {
+        self.0.take().unwrap()
+    }
+}
+
+impl Deref for Started {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill(); // it may have ended
+            let _ = child.wait();
+        }
+    }
+}
+
 /// Starts a command with its output captured.
-pub fn start(command: &mut Command) -> Child {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+pub fn start(command: &mut Command) -> Started {
+    Started(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
 }
 
 /// Runs a command to its end.
@@ -251,9 +288,20 @@ pub fn finish(mut command: Command) -> Ran {
     wait(start(&mut command), began)
 }
 
-/// Waits for a process to end.
-pub fn wait(child: Child, began: Instant) -> Ran {
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+/// How long a process of a test may take: far more than any does on a slow machine.
+const BOUND: Duration = Duration::from_secs(300);
+
+/// Waits for a process to end, and kills it if it doesn't.
+pub fn wait(child: Started, began: Instant) -> Ran {
+    let (ended, told) = mpsc::channel::<()>();
+    let pid = child.id().to_string();
+    std::thread::spawn(move || {
+        if told.recv_timeout(BOUND) == Err(RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").args(["-9", &pid]).status(); // it may end just now
+        }
+    });
+    let Output { status, stdout, stderr } = child.into_child().wait_with_output().unwrap();
+    drop(ended);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ran {
         code: status.code().unwrap_or(-1),

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cofferdam_testkit::host::{Snapshot, eventually, processes_with};
-use cofferdam_testkit::product::{Product, Ran, finish, start, wait};
+use cofferdam_testkit::product::{Product, Ran, Started, finish, start, wait};
 use serde_json::{Value, json};
 
 use crate::{alone, needs_root, product};
@@ -28,7 +28,7 @@ fn jobs(jobs: &[Value]) -> String {
 
 /// A batch that is talked to.
 struct Conversation {
-    child: Child,
+    child: Started,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }

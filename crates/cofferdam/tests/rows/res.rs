@@ -5,12 +5,12 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use cofferdam_testkit::host::{eventually, processes_with};
-use cofferdam_testkit::product::{Ran, start, wait};
+use cofferdam_testkit::product::{Ran, Started, start, wait};
 use cofferdam_testkit::rows::{Row, User};
 use serde_json::{Value, json};
 
@@ -594,7 +594,7 @@ fn host_has_segment(key: u32) -> bool {
 }
 
 /// Starts something that keeps what it got until it is told; gives what it said.
-fn keeping(mut command: Command) -> (Child, String) {
+fn keeping(mut command: Command) -> (Started, String) {
     let mut child = start(command.stdin(Stdio::piped()));
     let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -602,7 +602,7 @@ fn keeping(mut command: Command) -> (Child, String) {
     (child, line)
 }
 
-fn let_go(mut child: Child) {
+fn let_go(mut child: Started) {
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(wait(child, Instant::now()).code, 0);
 }

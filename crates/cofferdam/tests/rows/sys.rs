@@ -5,12 +5,12 @@
 //! that shows that it reached the kernel.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use cofferdam_sys::seccomp;
 use cofferdam_testkit::host::{is_root, processes_with};
-use cofferdam_testkit::product::{Ran, finish, start, wait};
+use cofferdam_testkit::product::{Ran, Started, finish, start, wait};
 use cofferdam_testkit::rows::{Attempts, Row, User, attempts, with_input};
 
 use crate::Ended;
@@ -228,7 +228,7 @@ fn namespaces_and_mounts_stay_as_they_were_made(row: &mut Row) -> Ended {
 
 /// A program inside that waits, seen from outside.
 struct Waiting {
-    child: Child,
+    child: Started,
     pid: i32,
     said: String,
 }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use cofferdam_core::weaken::PLACES;
 use cofferdam_testkit::host::{Snapshot, eventually, is_root, processes_with};
 use cofferdam_testkit::left::{left, names};
-use cofferdam_testkit::product::{Product, Ran, start};
+use cofferdam_testkit::product::{Product, Ran, Started, start};
 use serde_json::Value;
 
 /// Places after which the log keeps a run without its end: nothing that a sweep could find was there yet,
@@ -128,7 +128,7 @@ impl Stage {
         // The run at the place `agent-unfinished` is one that finds no agent.
         let _ = fs::remove_dir_all(self.product.state().join("agent"));
         if self.result().as_deref() != Ok("earlier") {
-            let ran = self.start(place, "earlier", None).wait_with_output().unwrap();
+            let ran = self.start(place, "earlier", None).into_child().wait_with_output().unwrap();
             if !ran.status.success() {
                 return vec![format!("the run before it failed: {ran:?}")];
             }
@@ -166,7 +166,7 @@ impl Stage {
     }
 
     /// Starts the run of a place, which does there what it is told by the variable.
-    fn start(&self, place: &str, word: &str, stop_at: Option<&str>) -> Child {
+    fn start(&self, place: &str, word: &str, stop_at: Option<&str>) -> Started {
         let folder = self.product.folder();
         let accepting = self.accepting.iter().map(String::as_str);
         let mut command = if place == "parked" && stop_at.is_some() {
