@@ -8,27 +8,25 @@
 //! ```
 //!
 //! *Shipped* needs at least one name, and every name must be a test that ran and passed in the last
-//! `cargo xtask test`, or `bench:` and a key of `limits.json`, or `vm:` and a check that passed in the last
-//! `cargo xtask vm`, or `nightly:` and a step of `cargo xtask nightly`. A test is named by the end of its
-//! path. A step that hasn't run here is no failure, since not everybody has the hour for it, but is told;
-//! one that failed is.
+//! `cargo xtask test`, or `vm:` and a check that passed in the last `cargo xtask vm`, or `bench:` and a key of
+//! `limits.json`, or `nightly:` and a step of `cargo xtask nightly`. A test is named by the end of its path.
+//! A gate or a step that hasn't run here is no failure, since not everybody has the hour for it, but is
+//! told; one that failed is. Results that are older than a source count for nothing.
 //! *Unverified* and *Planned* promise nothing yet and need no name.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
 
 use serde_json::Value;
 
 use crate::Verdict;
 use crate::bench::LIMITS;
 use crate::check::rust;
-use crate::nightly;
+use crate::nightly::{self, told};
 use crate::problem::Problem;
 use crate::test::results::{End, Results};
 use crate::vm;
-use crate::workspace::{Source, Workspace};
+use crate::workspace::Workspace;
 
 const SPEC: &str = "SPEC.md";
 
@@ -65,8 +63,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Verdict, Problem> {
     if !path.exists() {
         return Err(Problem::Stop("no test has run here yet; `cargo xtask test` first".to_owned()));
     }
-    if is_stale(workspace, &path) {
-        eprintln!("note: sources have changed since the tests ran; `cargo xtask test` runs them again");
+    if workspace.has_changed_since(&path) {
+        let why = "sources have changed since the tests ran; `cargo xtask test` runs them again";
+        return Err(Problem::Stop(why.to_owned()));
     }
     let report = against(workspace, &Evidence::Results(with_others(workspace, &path)?))?;
     for line in &report.broken {
@@ -80,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Verdict, Problem> {
 /// against the names in the sources.
 pub(crate) fn judge(workspace: &Workspace) -> Result<Report, Problem> {
     let path = workspace.results_folder()?.join("results.json");
-    let evidence = if path.exists() && !is_stale(workspace, &path) {
+    let evidence = if path.exists() && !workspace.has_changed_since(&path) {
         Evidence::Results(with_others(workspace, &path)?)
     } else {
         let sources = workspace.sources()?;
@@ -89,22 +88,21 @@ pub(crate) fn judge(workspace: &Workspace) -> Result<Report, Problem> {
     against(workspace, &evidence)
 }
 
-/// The results of the tests, with those of the machine's checks and of the nightly steps where they ran.
+/// The results of the tests, with those of the machine's checks, of the nightly steps and of the gates, as
+/// far as no source has changed since.
 fn with_others(workspace: &Workspace, path: &Path) -> Result<Results, Problem> {
     let mut results = Results::read(path)?;
-    let vm = workspace.results_folder()?.join(vm::RESULTS);
-    if vm.exists() {
-        if is_stale(workspace, &vm) {
-            eprintln!("note: sources have changed since the machine ran; `cargo xtask vm` runs it again");
+    let others =
+        [(workspace.results_folder()?.join(vm::RESULTS), "vm"), (told::results(workspace)?, "nightly")];
+    for (other, command) in others {
+        if !other.exists() {
+            continue;
         }
-        results.runs.extend(Results::read(&vm)?.runs);
-    }
-    let night = nightly::told::results(workspace)?;
-    if night.exists() {
-        if is_stale(workspace, &night) {
-            eprintln!("note: sources have changed since the nightly steps ran");
+        if workspace.has_changed_since(&other) {
+            eprintln!("note: sources have changed since `cargo xtask {command}`, which counts no more");
+        } else {
+            results.runs.extend(Results::read(&other)?.runs);
         }
-        results.runs.extend(Results::read(&night)?.runs);
     }
     Ok(results)
 }
@@ -130,22 +128,32 @@ fn against(workspace: &Workspace, evidence: &Evidence) -> Result<Report, Problem
         }
     );
     let not_run = not_run(&promises, evidence);
-    let basis = if not_run > 0 { format!("{basis}, {not_run} nightly claims not run here") } else { basis };
+    let basis = if not_run > 0 {
+        format!("{basis}, {not_run} by nightly steps or gates that haven't run here")
+    } else {
+        basis
+    };
     Ok(Report { basis, broken })
 }
 
-/// How many promises name a nightly step that hasn't run here.
+/// How many promises name a nightly step or a gate that hasn't run here.
 fn not_run(promises: &[Promise], evidence: &Evidence) -> usize {
     let ran = |name: &String| match evidence {
         Evidence::Names(_) => false,
         Evidence::Results(results) => results.runs.iter().any(|run| run.is_called(name)),
     };
     let shipped = promises.iter().filter(|promise| promise.status == "Shipped");
-    shipped.filter(|promise| promise.names.iter().any(|name| name.starts_with(NIGHTLY) && !ran(name))).count()
+    shipped.filter(|promise| promise.names.iter().any(|name| takes_long(name) && !ran(name))).count()
 }
 
-/// What the names of nightly steps begin with.
+/// What the names of nightly steps begin with, and those of gates.
 const NIGHTLY: &str = "nightly:";
+const GATE: &str = "bench:";
+
+/// Whether it isn't held against what nobody has to have run.
+fn takes_long(name: &str) -> bool {
+    name.starts_with(NIGHTLY) || name.starts_with(GATE)
+}
 
 fn reasons_against(promise: &Promise, evidence: &Evidence, limits: &Value) -> Vec<String> {
     if promise.names.is_empty() {
@@ -155,8 +163,10 @@ fn reasons_against(promise: &Promise, evidence: &Evidence, limits: &Value) -> Ve
 }
 
 fn reason_against(name: &str, evidence: &Evidence, limits: &Value) -> Option<String> {
-    if let Some(gate) = name.strip_prefix("bench:") {
-        return limits.get(gate).is_none().then(|| format!("{LIMITS} has no gate `{gate}`"));
+    if let Some(gate) = name.strip_prefix(GATE)
+        && limits.get(gate).is_none()
+    {
+        return Some(format!("{LIMITS} has no gate `{gate}`"));
     }
     if let Some(check) = name.strip_prefix("vm:")
         && !vm::checks::CHECKS.iter().any(|known| known.name == check)
@@ -169,14 +179,14 @@ fn reason_against(name: &str, evidence: &Evidence, limits: &Value) -> Option<Str
         return Some(format!("xtask/src/nightly/mod.rs has no step `{step}`"));
     }
     match evidence {
-        Evidence::Names(_) if name.starts_with("vm:") || name.starts_with(NIGHTLY) => None,
+        Evidence::Names(_) if name.starts_with("vm:") || takes_long(name) => None,
         Evidence::Names(names) => {
             let last = name.rsplit([':', ' ']).next().unwrap_or(name);
             (!names.contains(last)).then(|| format!("no source has a test or an item `{last}`"))
         }
         Evidence::Results(results) => {
             let runs: Vec<_> = results.runs.iter().filter(|run| run.is_called(name)).collect();
-            if runs.is_empty() && name.starts_with(NIGHTLY) {
+            if runs.is_empty() && takes_long(name) {
                 return None;
             }
             if runs.is_empty() {
@@ -237,19 +247,6 @@ fn in_backticks(cell: &str) -> Vec<String> {
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty())
         .collect()
-}
-
-/// Whether a source is newer than the results. A time that can't be read counts as newer.
-fn is_stale(workspace: &Workspace, results: &Path) -> bool {
-    let Ok(ran) = modified(results) else { return true };
-    let Ok(sources) = workspace.sources() else { return true };
-    let newer =
-        |source: &Source| modified(&workspace.root.join(&source.path)).map_or(true, |time| time > ran);
-    sources.iter().any(newer)
-}
-
-fn modified(path: &Path) -> std::io::Result<SystemTime> {
-    fs::metadata(path)?.modified()
 }
 
 #[cfg(test)]

@@ -4,14 +4,17 @@
 //! The product is built with the feature `weaken` (`core/src/weaken.rs`), in which a variable names the
 //! control that is off. The rows run against it as root: all of them with everything on, where none may
 //! fail, and then for each control first those that are expected to notice and, if none does, all others.
-//! A control without which the sandbox doesn't start at all holds by that, and the table says so.
+//! A row notices if it fails with the control off and, right afterwards, passes with it on; one whose probe
+//! could not be run at all has noticed nothing. A control without which the sandbox doesn't start at all
+//! holds by that, and the table says so. Where a capability rests on a control, the Outcome may not name it
+//! as enforced while that is off.
 //!
-//! `SPEC.md` keeps the table; it has to name every control there is.
+//! `SPEC.md` keeps the table; it has to name every control there is, and no row that doesn't notice.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -56,6 +59,17 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("uts-namespace", &["sys::"]),
 ];
 
+/// Controls on which a capability rests, so that it isn't enforced without.
+const RESTS_ON: &[(&str, &[&str])] = &[
+    ("filter", &["syscalls"]),
+    ("landlock", &["landlock"]),
+    ("net-namespace", &["network"]),
+    ("no-new-privileges", &["landlock", "syscalls"]),
+];
+
+/// What a row says that found nothing out.
+const COULD_NOT_RUN: &str = "a probe could not run";
+
 /// What came of turning one control off.
 #[derive(Debug, PartialEq, Eq)]
 enum Noticed {
@@ -86,8 +100,9 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
         println!("with every control on these rows fail, so that nothing can be learned: {broken:?}");
         return Ok(Verdict::Failed);
     }
+    let spec = workspace.read("SPEC.md")?;
     let mut table = String::from("| Control that is off | Noticed by |\n|---|---|\n");
-    let mut unnoticed = vec![];
+    let mut wrong = vec![];
     let chosen: Vec<_> =
         controls.iter().filter(|control| args.is_empty() || args.contains(control)).collect();
     for control in &chosen {
@@ -96,26 +111,29 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
         println!("{control}: {said}");
         let _ = writeln!(table, "| `{control}` | {said} |"); // a String takes everything
         if noticed == Noticed::ByNobody {
-            unnoticed.push(control.as_str());
+            wrong.push(format!("no row notices that `{control}` is off"));
         }
+        wrong.extend(rows.lies(control)?);
+        wrong.extend(untrue(&spec, control, &noticed));
     }
-    println!("\n{table}\nmutate: {} controls turned off, {} unnoticed", chosen.len(), unnoticed.len());
-    let listed = args.is_empty().then(|| unlisted(&controls, workspace)).transpose()?.unwrap_or_default();
-    for control in &listed {
-        println!("SPEC.md's table of controls lacks `{control}`");
+    println!("\n{table}\nmutate: {} controls turned off", chosen.len());
+    for line in &wrong {
+        println!("{line}");
     }
-    let passed = unnoticed.is_empty() && listed.is_empty();
     if args.is_empty() {
-        told::record(workspace, "mutate", passed)?;
+        told::record(workspace, "mutate", wrong.is_empty())?;
     }
-    Ok(Verdict::from(passed))
+    Ok(Verdict::from(wrong.is_empty()))
 }
 
-/// The controls that the table in `SPEC.md` doesn't name.
-fn unlisted(controls: &[String], workspace: &Workspace) -> Result<Vec<String>, Problem> {
-    let spec = workspace.read("SPEC.md")?;
-    let lacks = |control: &&String| !spec.contains(&format!("| `{control}` |"));
-    Ok(controls.iter().filter(lacks).cloned().collect())
+/// What the table in `SPEC.md` says of a control and isn't so.
+fn untrue(spec: &str, control: &str, noticed: &Noticed) -> Vec<String> {
+    let Some(row) = spec.lines().find_map(|line| line.strip_prefix(&format!("| `{control}` | "))) else {
+        return vec![format!("SPEC.md's table of controls lacks `{control}`")];
+    };
+    let listed = row.split('`').skip(1).step_by(2);
+    let stale = listed.filter(|row| !matches!(noticed, Noticed::By(rows) if rows.contains(*row)));
+    stale.map(|row| format!("SPEC.md says that `{row}` notices `{control}`, which it doesn't")).collect()
 }
 
 /// The names of the controls, read from where they are declared.
@@ -149,25 +167,56 @@ impl Rows {
             return Ok(Noticed::AtStart);
         }
         let expected = EXPECTED.iter().find(|(name, _)| *name == control).map_or(&[][..], |(_, rows)| rows);
-        let mut failing = self.failing(Some(control), expected)?;
+        let mut failing = self.failing_by(control, expected)?;
         if failing.is_empty() && !expected.is_empty() {
-            failing = self.failing(Some(control), &[])?;
+            failing = self.failing_by(control, &[])?;
         }
         Ok(if failing.is_empty() { Noticed::ByNobody } else { Noticed::By(failing) })
     }
 
     /// Whether a plain program still runs.
     fn starts_without(&self, control: &str) -> Result<bool, Problem> {
+        let output = self.run_without(control, &["--", "echo", "ok"])?;
+        Ok(output.status.success() && output.stdout == b"ok\n")
+    }
+
+    /// The capabilities that an Outcome says are enforced although what they rest on is off.
+    fn lies(&self, control: &str) -> Result<Vec<String>, Problem> {
+        let Some((_, resting)) = RESTS_ON.iter().find(|(name, _)| *name == control) else {
+            return Ok(vec![]);
+        };
+        let output = self.run_without(control, &["--json", "--", "true"])?;
+        let outcome: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|error| Problem::Stop(format!("no Outcome without `{control}`: {error}")))?;
+        let enforced = outcome["enforced"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let lied = resting.iter().filter(|name| enforced.iter().any(|said| said == *name));
+        Ok(lied.map(|name| format!("without `{control}` the Outcome says that {name} is enforced")).collect())
+    }
+
+    fn run_without(&self, control: &str, args: &[&str]) -> Result<Output, Problem> {
         let state = self.program.with_file_name("mutate-state");
         let output = Command::new(&self.program)
-            .args(["run", "--profile", "internal", "--", "echo", "ok"])
+            .args(["run", "--profile", "internal"])
+            .args(args)
             .env("COFFERDAM_WEAKEN", control)
             .env("COFFERDAM_STATE", &state)
             .stdin(Stdio::null())
             .output()
-            .map_err(Problem::starting("cofferdam"))?;
+            .map_err(Problem::starting("cofferdam"));
         let _ = std::fs::remove_dir_all(&state); // ours, and nothing else is kept there
-        Ok(output.status.success() && output.stdout == b"ok\n")
+        output
+    }
+
+    /// The rows that fail while a control is off and pass when it is on again.
+    fn failing_by(&self, control: &str, parts: &[&str]) -> Result<BTreeSet<String>, Problem> {
+        let mut failing = self.failing(Some(control), parts)?;
+        let again: Vec<_> = failing.iter().map(|row| format!("{row}::")).collect();
+        let again: Vec<_> = again.iter().map(String::as_str).collect();
+        if !again.is_empty() {
+            let anyway = self.failing(None, &again)?;
+            failing.retain(|row| !anyway.contains(row));
+        }
+        Ok(failing)
     }
 
     /// The rows that fail as root while a control is off: those whose names hold one of `parts`, or all.
@@ -190,9 +239,18 @@ impl Rows {
         if !text.contains("test result: ") {
             return Err(Problem::Stop(format!("the rows didn't come to an end: {text}")));
         }
-        let failed = text.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-        Ok(failed.map(|name| name.trim_end_matches("::root").to_owned()).collect())
+        Ok(failed(&text))
     }
+}
+
+/// The rows that failed, but for those whose probes could not be run.
+fn failed(text: &str) -> BTreeSet<String> {
+    let names = text.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    let idle = |name: &str| {
+        let said = text.split_once(&format!("---- {name} stdout ----")).map_or("", |(_, rest)| rest);
+        said.split("\n---- ").next().unwrap_or_default().contains(COULD_NOT_RUN)
+    };
+    names.filter(|name| !idle(name)).map(|name| name.trim_end_matches("::root").to_owned()).collect()
 }
 
 /// Builds the tests of the rows, and gives their program.
@@ -212,6 +270,23 @@ fn tests(workspace: &Workspace) -> Result<PathBuf, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_whose_probe_could_not_be_run_has_noticed_nothing() {
+        let text = "test a::b::root ... FAILED\ntest c::root ... FAILED\ntest d::root ... ok\n\n\
+                    ---- a::b::root stdout ----\na probe could not run: 126\n\n\
+                    ---- c::root stdout ----\nC-1 got through: x\n\ntest result: FAILED.\n";
+        assert_eq!(failed(text), BTreeSet::from(["c".to_owned()]));
+    }
+
+    #[test]
+    fn a_row_that_the_table_names_has_to_notice() {
+        let spec = "| `filter` | `sys::a`, `sys::b` |\n";
+        let by = |rows: &[&str]| Noticed::By(rows.iter().map(|row| (*row).to_owned()).collect());
+        assert!(untrue(spec, "filter", &by(&["sys::a", "sys::b", "sys::c"])).is_empty());
+        assert!(untrue(spec, "filter", &by(&["sys::a"]))[0].contains("`sys::b`"));
+        assert!(untrue(spec, "masks", &by(&["sys::a"]))[0].contains("lacks"));
+    }
 
     #[test]
     fn the_controls_are_those_that_are_declared_and_each_is_expected_somewhere() {

@@ -1,8 +1,10 @@
 //! Where the workspace is, its files, and how cargo is called in it.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use serde_json::Value;
 
@@ -26,7 +28,19 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
+fn modified(path: &Path) -> io::Result<SystemTime> {
+    fs::metadata(path)?.modified()
+}
+
 impl Workspace {
+    /// Whether a source is newer than some results. A time that can't be read counts as newer.
+    pub(crate) fn has_changed_since(&self, results: &Path) -> bool {
+        let Ok(ran) = modified(results) else { return true };
+        let Ok(sources) = self.sources() else { return true };
+        let newer = |source: &Source| modified(&self.root.join(&source.path)).map_or(true, |time| time > ran);
+        sources.iter().any(newer)
+    }
+
     /// Asks cargo where things are.
     pub(crate) fn open() -> Result<Self, Problem> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,4 +1,4 @@
-//! What came of each step of a night, kept for the claims of `SPEC.md`.
+//! What came of each step of a night, and of each gate of the benchmarks, kept for the claims of `SPEC.md`.
 
 use std::path::PathBuf;
 
@@ -16,11 +16,22 @@ pub(crate) fn results(workspace: &Workspace) -> Result<PathBuf, Problem> {
 
 /// Keeps what came of one step, in the place of what came of it before.
 pub(crate) fn record(workspace: &Workspace, step: &str, passed: bool) -> Result<(), Problem> {
+    keep(workspace, "nightly", step, passed)
+}
+
+/// Keeps what came of one gate.
+pub(crate) fn record_gate(workspace: &Workspace, gate: &str, passed: bool) -> Result<(), Problem> {
+    keep(workspace, "bench", gate, passed)
+}
+
+fn keep(workspace: &Workspace, binary: &str, name: &str, passed: bool) -> Result<(), Problem> {
     let path = results(workspace)?;
     let runner = "cargo xtask nightly".to_owned();
-    let mut results = if path.exists() { Results::read(&path)? } else { Results { runner, runs: vec![] } };
-    results.runs.retain(|run| run.name != step);
+    // What was before a source changed counts for nothing.
+    let fresh = path.exists() && !workspace.has_changed_since(&path);
+    let mut results = if fresh { Results::read(&path)? } else { Results { runner, runs: vec![] } };
+    results.runs.retain(|run| run.binary != binary || run.name != name);
     let end = if passed { End::Passed } else { End::Failed };
-    results.runs.push(Run { binary: "nightly".to_owned(), name: step.to_owned(), end });
+    results.runs.push(Run { binary: binary.to_owned(), name: name.to_owned(), end });
     results.write(&path)
 }
