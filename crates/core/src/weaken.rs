@@ -134,6 +134,21 @@ pub fn is_off(control: Control) -> bool {
     named.as_deref() == Some(control.name())
 }
 
+/// Whether some control is off.
+#[cfg(feature = "weaken")]
+#[must_use]
+pub fn is_any_off() -> bool {
+    Control::ALL.iter().any(|control| is_off(*control))
+}
+
+/// Whether some control is off: none is.
+#[cfg(not(feature = "weaken"))]
+#[inline]
+#[must_use]
+pub const fn is_any_off() -> bool {
+    false
+}
+
 /// Whether a control is off: it isn't.
 #[cfg(not(feature = "weaken"))]
 #[inline]

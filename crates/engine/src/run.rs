@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, Session};
+use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Pattern;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
@@ -87,12 +88,22 @@ struct Draft {
     profile: Option<Profile>,
     policy: Option<PolicyHash>,
     backend: Option<(cofferdam_core::policy::BackendName, String)>,
-    enforced: BTreeSet<cofferdam_core::Capability>,
+    enforced: BTreeSet<Capability>,
     gaps: Vec<cofferdam_core::Gap>,
     usage: Usage,
     limits_hit: BTreeSet<LimitName>,
     left_processes: u32,
     collected: Collected,
+}
+
+/// What was asked for and not accepted as missing, as far as the backend says that it enforces it: a sandbox
+/// that holds less isn't used.
+fn promised(grant: &Grant, selected: &Selected<'_>) -> BTreeSet<Capability> {
+    let Selected { backend, gaps, .. } = selected;
+    let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
+    let mut promised = backend.offers().enforced().clone();
+    promised.retain(|capability| grant.asks().contains(capability) && !missing(*capability));
+    promised
 }
 
 /// The limits that the engine holds, but for what is turned off for a test.
@@ -298,12 +309,22 @@ impl<'a> Story<'a> {
             collect: request.collect,
         };
         let opening = Instant::now();
-        let (session, lock) = match self.obtain(parked, grant, selected).await {
+        let promised = promised(&grant, &selected);
+        let (mut session, lock) = match self.obtain(parked, grant, selected).await {
             Ok(obtained) => obtained,
             Err(Unopened::Failed(fault)) => return self.failed(Ran::No, fault),
             Err(Unopened::Refused(fault)) => return self.refused(fault),
         };
         self.outcome.enforced = session.enforced().clone();
+        let lacking: Vec<_> = promised.difference(session.enforced()).collect();
+        if !lacking.is_empty() && !weaken::is_any_off() {
+            let fault = fault::of_weaker(&lacking);
+            let halted = session.halt().await;
+            if session.close().await.is_err() || halted.is_err() {
+                lock.leave_to_sweep();
+            }
+            return self.failed(Ran::No, fault);
+        }
         let (told, clean) = self.in_session(request, session, opening, held, streams, keep).await;
         if clean {
             drop(lock);
@@ -322,11 +343,8 @@ impl<'a> Story<'a> {
         grant: Grant,
         selected: Selected<'_>,
     ) -> Result<(Box<dyn Session>, RunLock), Unopened> {
+        let enforced = promised(&grant, &selected);
         let Selected { name, backend, why, gaps } = selected;
-        // What nobody asked for, or was accepted as missing, isn't in force, whatever the host has.
-        let mut enforced = backend.offers().enforced().clone();
-        let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
-        enforced.retain(|capability| grant.asks().contains(capability) && !missing(*capability));
         let opened = Event::SandboxOpened { backend: name, enforced, gaps: gaps.clone() };
         self.outcome.backend = Some((name, why));
         self.outcome.gaps = gaps;

@@ -5,7 +5,7 @@
 #[path = "engine/artifacts.rs"]
 mod artifacts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
@@ -78,6 +78,7 @@ fn script() -> Script {
         changed: vec![],
         get_fails: false,
         stillborn: 0,
+        lacks: BTreeSet::new(),
     }
 }
 
@@ -278,6 +279,18 @@ fn a_backend_that_enforces_nothing_is_not_run_whatever_is_accepted() {
     assert_eq!(outcome.end, End::Refused);
     assert_eq!(told, [] as [&str; 0]);
     assert!(!outcome.error.unwrap().fix.unwrap().contains("--accept-gap"));
+}
+
+#[test]
+fn a_sandbox_that_holds_less_than_was_promised_is_closed_and_nothing_runs_in_it() {
+    let state = tempfile::tempdir().unwrap();
+    let lacks = BTreeSet::from([Capability::Syscalls]);
+    let (outcome, told) =
+        run_with(state.path(), Script { lacks, ..script() }, internal(), &Collected::default());
+    assert_eq!((outcome.end, outcome.ran), (End::SandboxError, Ran::No));
+    assert!(!outcome.enforced.contains(&Capability::Syscalls));
+    assert!(outcome.error.unwrap().message.contains("syscalls"));
+    assert_eq!(told, ["open", "halt", "close"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -62,6 +63,7 @@ fn script() -> Script {
         changed: vec![],
         get_fails: false,
         stillborn: 0,
+        lacks: BTreeSet::new(),
     }
 }
 
@@ -223,7 +225,7 @@ fn a_parked_sandbox_serves_one_job_and_all_are_closed_at_the_end() {
         assert!(backend.opened().len() <= 7 + size);
         assert_eq!(backend.closed(), backend.opened().len());
         assert_eq!(std::fs::read_dir(state.path().join("runs")).unwrap().count(), 0);
-        let runs: std::collections::BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.run).collect();
+        let runs: BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.run).collect();
         assert_eq!(runs.len(), 7);
     }
 }

@@ -22,6 +22,8 @@ use cofferdam_core::request::{File, Program, WindowSize};
 pub struct Script {
     /// What it offers.
     pub offers: Offers,
+    /// What of it its sandboxes lack all the same.
+    pub lacks: BTreeSet<Capability>,
     /// What a program writes, and then how it ends; none means never.
     pub output: Vec<Output>,
     /// How it ends.
@@ -211,7 +213,8 @@ impl Backend for Scripted {
                 opened.push(grant.sandbox_key());
                 opened.len() - 1
             };
-            let enforced = self.script.offers.enforced().clone();
+            let mut enforced = self.script.offers.enforced().clone();
+            enforced.retain(|capability| !self.script.lacks.contains(capability));
             let backend = self.clone();
             Ok(Box::new(ScriptedSession { backend, number, enforced, halted: false, closed: false }) as _)
         })

@@ -16,7 +16,7 @@ use cofferdam_core::policy::Limits;
 use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::cgroup::{Ceilings, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
-use cofferdam_sys::launch::{Ids, Launch, Launched, Resource};
+use cofferdam_sys::launch::{Ids, Launch, Launched, Layers, Resource};
 use cofferdam_sys::{fdpass, seccomp};
 
 use super::cpu::{Cores, View};
@@ -84,7 +84,7 @@ pub(super) async fn open(
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(control).map_err(BackendError::host("open the control socket"))?;
     Ok(ContainerSession {
-        enforced: enforced(host, &group, gaps, terminals.is_some()),
+        enforced: enforced(host, &group, launched.layers(), gaps, terminals.is_some()),
         environment: grant.environment().to_vec(),
         python: grant.files().python.clone(),
         inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom, lost: AtomicBool::new(false) }),
@@ -213,10 +213,19 @@ pub(super) fn landlock(host: &Host) -> Option<Ruleset> {
     known.then(|| Ruleset::new(abi, root::landlock_rules()))
 }
 
-/// What was set up, read from what was set up, without what this grant's own limits rule out.
-fn enforced(host: &Host, group: &Group, gaps: &[Gap], terminal: bool) -> BTreeSet<Capability> {
+/// What holds, read from what was set up, without what this grant's own limits rule out.
+fn enforced(
+    host: &Host,
+    group: &Group,
+    layers: Layers,
+    gaps: &[Gap],
+    terminal: bool,
+) -> BTreeSet<Capability> {
     let offers = host.offers();
-    let limited = |capability| match capability {
+    let holds = |capability| match capability {
+        Capability::Syscalls => layers.filter,
+        Capability::Landlock => layers.landlock,
+        Capability::Network => layers.network,
         Capability::Cpu => group.limits(Controller::Cpu),
         Capability::Memory => group.limits(Controller::Memory),
         Capability::Pids => group.limits(Controller::Pids) || !host.root, // by namespace then
@@ -225,5 +234,5 @@ fn enforced(host: &Host, group: &Group, gaps: &[Gap], terminal: bool) -> BTreeSe
     };
     let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
     let enforced = offers.enforced().iter().copied();
-    enforced.filter(|&capability| limited(capability) && !missing(capability)).collect()
+    enforced.filter(|&capability| holds(capability) && !missing(capability)).collect()
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use cofferdam_core::audit::AuditError;
 use cofferdam_core::backend::BackendError;
+use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::{Fault, FaultCode};
 use cofferdam_core::policy::Profile;
 
@@ -32,6 +33,14 @@ pub(super) fn of_state(error: &StateError) -> Fault {
 pub(super) fn of_output(error: &io::Error) -> Fault {
     let message = format!("could not write the program's output: {error}");
     fault(FaultCode::HostError, message, "make room where standard output goes")
+}
+
+/// A sandbox that was opened holds less than its backend had promised.
+pub(super) fn of_weaker(lacking: &[&Capability]) -> Fault {
+    let names: Vec<_> = lacking.iter().map(|capability| capability.name()).collect();
+    let message = format!("the sandbox that was opened doesn't hold {}; nothing ran in it", names.join(", "));
+    let fix = "this is a fault of Cofferdam's, or the host changed meanwhile: see `cofferdam doctor`, and report it";
+    fault(FaultCode::Internal, message, fix)
 }
 
 pub(super) fn lost() -> Fault {

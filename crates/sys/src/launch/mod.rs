@@ -363,7 +363,20 @@ pub struct Launched {
     /// Through which folders are handed over, and the parent says to go on.
     exchange: UnixStream,
     steps: Vec<Step>,
+    layers: Layers,
     reaped: Option<process::Reaped>,
+}
+
+/// What a launch puts around its program: as it was handed to the child, which ends unless all of it
+/// could be put there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layers {
+    /// A filter of system calls.
+    pub filter: bool,
+    /// A ruleset of Landlock.
+    pub landlock: bool,
+    /// A network namespace of its own.
+    pub network: bool,
 }
 
 impl Launch {
@@ -397,7 +410,8 @@ impl Launch {
         let owner =
             self.ids.root_outside.filter(|_| apart).map(|_| process::ActingAs::user(self.ids.outside));
         let owner = owner.transpose().map_err(failed("act as the sandbox's user"))?;
-        let (pid, pidfd) = clone_into(self.born_in.as_ref().map(AsFd::as_fd), || {
+        let namespaces = namespaces();
+        let (pid, pidfd) = clone_into(namespaces, self.born_in.as_ref().map(AsFd::as_fd), || {
             let ends = child::Ends {
                 gate: gate_read.as_fd(),
                 failure: failure_write.as_fd(),
@@ -417,6 +431,11 @@ impl Launch {
             gate: fs::File::from(gate_write),
             exchange,
             steps: self.steps,
+            layers: Layers {
+                filter: self.seccomp.is_some(),
+                landlock: self.landlock.is_some(),
+                network: namespaces & libc::CLONE_NEWNET != 0,
+            },
             reaped: None,
         };
         stop_at("cloned");
@@ -473,11 +492,9 @@ struct CloneArgs {
 /// CLONE_INTO_CGROUP of `linux/sched.h`, which `libc` has as a negative `c_int`.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Clones a child into new namespaces and runs `body` in it, which never returns.
-fn clone_into(
-    cgroup: Option<BorrowedFd<'_>>,
-    body: impl FnOnce() -> std::convert::Infallible,
-) -> io::Result<(libc::pid_t, OwnedFd)> {
+/// The namespaces that a sandbox has of its own, but for the cgroup namespace, which it makes when it is in
+/// its cgroups.
+fn namespaces() -> libc::c_int {
     let namespaces = [
         (Control::UserNamespace, libc::CLONE_NEWUSER),
         (Control::PidNamespace, libc::CLONE_NEWPID),
@@ -486,7 +503,15 @@ fn clone_into(
         (Control::NetNamespace, libc::CLONE_NEWNET),
     ];
     let wanted = namespaces.iter().filter(|(control, _)| !weaken::is_off(*control));
-    let namespaces = wanted.fold(libc::CLONE_NEWNS, |all, (_, flag)| all | flag);
+    wanted.fold(libc::CLONE_NEWNS, |all, (_, flag)| all | flag)
+}
+
+/// Clones a child into new namespaces and runs `body` in it, which never returns.
+fn clone_into(
+    namespaces: libc::c_int,
+    cgroup: Option<BorrowedFd<'_>>,
+    body: impl FnOnce() -> std::convert::Infallible,
+) -> io::Result<(libc::pid_t, OwnedFd)> {
     let mut pidfd: RawFd = -1;
     let mut args = CloneArgs {
         flags: namespaces as u64 | libc::CLONE_PIDFD as u64,
@@ -515,6 +540,12 @@ impl Launched {
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// What is around the program.
+    #[must_use]
+    pub fn layers(&self) -> Layers {
+        self.layers
     }
 
     /// A descriptor that becomes readable when the process has ended.
