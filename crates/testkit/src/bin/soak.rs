@@ -174,10 +174,12 @@ impl Soak {
 
     /// Does something to a run whose program is there, and gives how it ends.
     fn amid(&self, act: impl FnOnce(&mut Child)) -> i32 {
+        let script = format!("echo on; {SLEEP}");
         let mut child =
-            start(&mut self.product.command(["run", "--profile", "internal", "--", "sh", "-c", SLEEP]));
-        // Our own command line has it, and the program's.
-        eventually(BOUND, || processes_with(SLEEP).len() >= 2);
+            start(&mut self.product.command(["run", "--profile", "internal", "--", "sh", "-c", &script]));
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "on\n");
         act(&mut child);
         let code = wait(child, Instant::now()).code;
         eventually(BOUND, || processes_with(SLEEP).is_empty());
