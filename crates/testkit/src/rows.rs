@@ -18,11 +18,11 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use base64::Engine as _;
 use serde_json::Value;
 
 use crate::host::{Snapshot, eventually, is_root, namespaces_of, pids};
 use crate::product::{Product, Ran, finish};
+use crate::secrets::Secrets;
 
 /// Who runs the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -363,13 +363,10 @@ impl Row {
                 collect(&out.path(), &mut places);
             }
         }
-        for secret in &self.secrets {
-            for (encoding, needle) in encodings(secret) {
-                for (place, bytes) in &places {
-                    let found = bytes.windows(needle.len()).any(|part| part == needle);
-                    assert!(!found, "{}: a secret is in {place}, {encoding}", self.id);
-                }
-            }
+        let secrets = Secrets::new(&self.secrets);
+        for (place, bytes) in &places {
+            let found = secrets.found_in(bytes);
+            assert_eq!(found, None, "{}: a secret is in {place}", self.id);
         }
     }
 }
@@ -419,28 +416,6 @@ fn collect(path: &Path, into: &mut Vec<(String, Vec<u8>)>) {
         std::fs::File::open(path).unwrap().take(16 << 20).read_to_end(&mut bytes).unwrap();
         into.push((path.display().to_string(), bytes));
     }
-}
-
-/// The forms in which a secret may come out that are looked for (`THREATS.md`).
-fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
-    let base64 = base64::engine::general_purpose::STANDARD_NO_PAD;
-    let hex: String = secret.bytes().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}"); // a String takes everything
-        hex
-    });
-    let url: String = secret.bytes().fold(String::new(), |mut url, byte| {
-        let _ = write!(url, "%{byte:02X}");
-        url
-    });
-    // The last group may depend on what follows.
-    let whole = secret.len() / 3 * 3;
-    vec![
-        ("as it is", secret.as_bytes().to_vec()),
-        ("reversed", secret.bytes().rev().collect()),
-        ("in base64", base64.encode(&secret.as_bytes()[..whole]).into_bytes()),
-        ("in hexadecimal", hex.into_bytes()),
-        ("percent-encoded", url.into_bytes()),
-    ]
 }
 
 /// Reads the attempts of a probe, whose exit code must agree with them.
