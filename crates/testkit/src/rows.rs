@@ -2,8 +2,9 @@
 //!
 //! A [`Row`] runs a probe inside a sandbox and the same probe outside, as the same kind of user. Inside,
 //! nothing that it attempts may get through; outside, everything must, or the attempt proves nothing and
-//! is named as inconclusive. What a probe says is never enough: when the row ends the host must look as
-//! before, no secret that was planted may be found in anything that came out in any of its usual
+//! is named as inconclusive. A row of which nothing got through outside is inconclusive as a whole, and
+//! counts as a test that was skipped. What a probe says is never enough: when the row ends the host must
+//! look as before, no secret that was planted may be found in anything that came out in any of its usual
 //! encodings, the audit log must hold together, and the next run must work.
 //!
 //! # The protocol of a probe
@@ -57,11 +58,15 @@ pub struct Attempt {
 /// One row while it is tested.
 pub struct Row {
     id: &'static str,
+    /// The name of the test.
+    test: String,
     user: User,
     product: Product,
     before: Snapshot,
     secrets: Vec<String>,
     said: String,
+    /// How many attempts were denied inside and got through outside.
+    conclusive: usize,
     inconclusive: Vec<String>,
     /// Words that accept what the host lacks.
     accepting: Vec<String>,
@@ -106,8 +111,18 @@ impl Row {
             User::Ordinary => product.accepting(),
         };
         let before = Snapshot::take();
-        let (secrets, said, inconclusive) = (vec![], String::new(), vec![]);
-        Some(Row { id, user, product, before, secrets, said, inconclusive, accepting })
+        Some(Row {
+            id,
+            test: test.to_owned(),
+            user,
+            product,
+            before,
+            secrets: vec![],
+            said: String::new(),
+            conclusive: 0,
+            inconclusive: vec![],
+            accepting,
+        })
     }
 
     /// Who runs the sandbox.
@@ -290,18 +305,32 @@ impl Row {
         self.compare(&inside, &outside);
     }
 
-    /// Holds what a probe got inside against what it got where the control is absent.
+    /// Holds what a probe got inside against what it got where the control is absent, which must have
+    /// attempted the same.
     pub fn compare(&mut self, inside: &Attempts, control: &Attempts) {
+        for name in self.unproved(inside, control, &[]) {
+            self.inconclusive(format!("{name}: outside too: {}", control[&name].detail));
+        }
+    }
+
+    /// The same, for a probe of which these attempts are made inside alone; gives the names of those that
+    /// prove nothing, since they don't get through outside either or aren't made there.
+    pub fn unproved(&mut self, inside: &Attempts, control: &Attempts, inside_alone: &[&str]) -> Vec<String> {
         let breaches: Vec<_> = inside.iter().filter(|(_, attempt)| attempt.breach).collect();
         assert!(breaches.is_empty(), "{} got through: {breaches:?}", self.id);
         assert!(!inside.is_empty(), "{}: the probe attempted nothing", self.id);
-        for (name, attempt) in inside {
-            match control.get(name) {
-                Some(outside) if outside.breach => {}
-                Some(outside) => self.inconclusive(format!("{name}: outside too: {}", outside.detail)),
-                None => self.inconclusive(format!("{name}: not tried outside ({})", attempt.detail)),
-            }
-        }
+        let differ = differing(inside, control, inside_alone);
+        assert!(differ.is_empty(), "{}: attempted on one side alone: {differ:?}", self.id);
+        let got_through = |name: &String| control.get(name).is_some_and(|attempt| attempt.breach);
+        let (proved, unproved): (Vec<_>, Vec<_>) = inside.keys().cloned().partition(got_through);
+        self.conclusive += proved.len();
+        unproved
+    }
+
+    /// Notes that something held which was seen to be otherwise where the control is absent, by other means
+    /// than the attempts of a probe.
+    pub fn proved(&mut self) {
+        self.conclusive += 1;
     }
 
     /// Notes a part of the row that proves nothing on this host, once.
@@ -312,14 +341,26 @@ impl Row {
         }
     }
 
-    /// Ends a row that doesn't apply here or can't yet be tested.
-    pub fn skip(self, test: &str, reason: &str) {
-        crate::record_skip(test, reason);
+    /// Ends a row that can't be tested here to its end: what it did until then is looked at all the same.
+    pub fn skip(mut self, reason: &str) {
+        self.oracle();
+        crate::record_skip(&self.test, reason);
         record(self.user, self.id, "skipped", reason);
     }
 
-    /// Ends the row: the oracle. `all` says whether every attempt was inconclusive.
+    /// Ends the row. If nothing that it attempts gets through outside it has proved nothing.
     pub fn end(mut self) {
+        self.oracle();
+        let unproved = self.inconclusive.join("; ");
+        if self.conclusive == 0 {
+            crate::record_skip(&self.test, &format!("inconclusive: {unproved}"));
+            return record(self.user, self.id, "inconclusive", &unproved);
+        }
+        record(self.user, self.id, "passed", &unproved);
+    }
+
+    /// What must hold after every row, whatever its probes say.
+    fn oracle(&mut self) {
         self.look_for_secrets();
         let log = self.product.call(["audit", "verify"]);
         assert_eq!(log.code, 0, "{}: the audit log: {log:?}", self.id);
@@ -334,7 +375,6 @@ impl Row {
             left.is_empty()
         });
         assert_eq!(left, [] as [String; 0], "{}: the host isn't as it was", self.id);
-        record(self.user, self.id, "passed", &self.inconclusive.join("; "));
     }
 
     /// What the host has now and hadn't when the row began, as far as it can be this product's.
@@ -347,11 +387,6 @@ impl Row {
             run.is_none_or(|run| log.contains(run)) && !others.contains(item.trim_matches('"'))
         });
         new
-    }
-
-    /// Ends a row of which no attempt got through outside: it proves nothing here.
-    pub fn end_inconclusive(self, why: &str) {
-        record(self.user, self.id, "inconclusive", why);
     }
 
     /// No secret is in what was said, in what the program keeps, or in what came out as files.
@@ -369,6 +404,13 @@ impl Row {
             assert_eq!(found, None, "{}: a secret is in {place}", self.id);
         }
     }
+}
+
+/// What was attempted on one side alone, but for what is known to be attempted inside alone.
+fn differing<'a>(inside: &'a Attempts, control: &'a Attempts, inside_alone: &[&str]) -> Vec<&'a String> {
+    let untried = |name: &&String| !control.contains_key(*name) && !inside_alone.contains(&name.as_str());
+    let missing = control.keys().filter(|name| !inside.contains_key(*name));
+    inside.keys().filter(untried).chain(missing).collect()
 }
 
 /// The whole of a probe in Python, for whoever starts it in another way.
@@ -466,4 +508,23 @@ pub fn with_input(mut command: Command, input: &[u8]) -> Ran {
     let ran = crate::product::wait(child, std::time::Instant::now());
     writer.join().unwrap();
     ran
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempted(names: &[&str]) -> Attempts {
+        let attempt = Attempt { breach: false, detail: String::new() };
+        names.iter().map(|name| ((*name).to_owned(), attempt.clone())).collect()
+    }
+
+    #[test]
+    fn an_attempt_of_one_side_alone_is_seen_from_either_side() {
+        let (both, more) = (attempted(&["a", "b"]), attempted(&["a", "b", "c"]));
+        assert_eq!(differing(&both, &both, &[]), [] as [&str; 0]);
+        assert_eq!(differing(&more, &both, &[]), ["c"]);
+        assert_eq!(differing(&more, &both, &["c"]), [] as [&str; 0]);
+        assert_eq!(differing(&both, &more, &["c"]), ["c"], "only inside may there be more");
+    }
 }
