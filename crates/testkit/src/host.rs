@@ -15,16 +15,18 @@ pub fn is_root() -> bool {
 #[must_use]
 pub fn processes_with(text: &str) -> Vec<i32> {
     let own = std::process::id() as i32;
-    pids()
-        .filter(|pid| *pid != own)
-        .filter(|pid| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).replace('\0', " ").contains(text)
-        })
-        .collect()
+    let holds = |line: &[u8]| String::from_utf8_lossy(line).replace('\0', " ").contains(text);
+    let others = command_lines().filter(|(pid, _)| *pid != own);
+    others.filter(|(_, line)| holds(line)).map(|(pid, _)| pid).collect()
 }
 
-pub(crate) fn pids() -> impl Iterator<Item = i32> {
+/// Every process and its command line, a NUL after each word.
+pub(crate) fn command_lines() -> impl Iterator<Item = (i32, Vec<u8>)> {
+    pids().map(|pid| (pid, fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()))
+}
+
+/// Every process.
+pub fn pids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
@@ -94,6 +96,22 @@ fn collect_cgroups(folder: &Path, found: &mut BTreeSet<PathBuf>, depth: u32) {
             collect_cgroups(&entry.path(), found, deeper);
         }
     }
+}
+
+/// What keeps a namespace, by the name that the kernel gives it: processes in it or with a descriptor of
+/// it, and mounts.
+#[must_use]
+pub fn holders_of(namespace: &str) -> Vec<String> {
+    let holds = |pid: &i32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut open = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+        namespaces_of(*pid).iter().any(|name| name == namespace)
+            || open.any(|link| link.as_os_str() == namespace)
+    };
+    let processes = pids().filter(holds).map(|pid| format!("process {pid}"));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = mounts.lines().filter(|line| line.contains(namespace)).map(str::to_owned);
+    processes.chain(mounts).collect()
 }
 
 /// Waits until something holds, up to a bound. Gives whether it does.

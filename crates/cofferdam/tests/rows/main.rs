@@ -11,6 +11,7 @@ mod ctl;
 mod iso;
 mod res;
 mod sys;
+mod waiting;
 
 /// Tests a row as root and as an ordinary user.
 macro_rules! row {

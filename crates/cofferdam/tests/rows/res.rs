@@ -9,13 +9,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use cofferdam_testkit::host::{eventually, processes_with};
+use cofferdam_testkit::host::{eventually, holders_of, pids, processes_with};
 use cofferdam_testkit::product::{Ran, Started, start, wait};
 use cofferdam_testkit::rows::{Row, User};
 use serde_json::{Value, json};
 
 use crate::Ended;
 use crate::row;
+use crate::waiting::waiting;
 
 row!("RES-01", a_fork_bomb_stays_within_its_ceiling);
 row!("RES-02", memory_beyond_the_ceiling_ends_the_whole_sandbox_and_nothing_else);
@@ -509,19 +510,28 @@ fn nothing_outlives_its_run(row: &mut Row) -> Ended {
     Ended::Tested
 }
 
-/// A server that is left can't be connected to, by its number or by its abstract name.
+/// A server that is left goes with its run, and so does the namespace in which its socket has a name.
 fn a_socket_that_is_left_is_not_served(row: &mut Row) {
     let name = format!("row-{}-{:?}", std::process::id(), row.user());
-    let listens = || std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name);
+    let listens = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/net/unix")).is_ok_and(|list| list.contains(&name))
+    };
     let serve = format!(
-        "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind('\\0{name}')\ns.listen()\n\
-         if os.fork() == 0:\n    os.setsid()\n    for stream in (0, 1, 2): os.close(stream)\n    time.sleep(1)\n"
+        "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind(\"\\0{name}\")\ns.listen()\n\
+         if os.fork() == 0:\n    os.setsid()\n    for stream in (0, 1, 2): os.close(stream)\n    time.sleep(3)\n"
     );
-    let _ = row.run(&["-c", &serve]).exits(0);
-    assert!(!listens());
+    let program = waiting(row, &format!("/usr/bin/python3 -c '{serve}'"));
+    let namespace = std::fs::read_link(format!("/proc/{}/ns/net", program.pid)).unwrap();
+    let namespace = namespace.to_str().unwrap().to_owned();
+    assert!(listens(&program.pid), "the control: it is there while its run lives");
+    assert!(!holders_of(&namespace).is_empty());
+    program.end();
+    assert_eq!(pids().filter(listens).collect::<Vec<_>>(), [] as [i32; 0]);
+    assert_eq!(holders_of(&namespace), [] as [String; 0]);
     let _ = finish_beside(row, &["/usr/bin/python3", "-c", &serve]).exits(0);
-    assert!(listens(), "the control: it is there while it sleeps");
-    assert!(eventually(Duration::from_secs(5), || !listens()));
+    let own = std::process::id() as i32;
+    assert!(listens(&own), "outside it outlives who started it");
+    assert!(eventually(Duration::from_secs(6), || !listens(&own)));
 }
 
 // ---- RES-10 ----

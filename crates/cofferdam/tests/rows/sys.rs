@@ -9,12 +9,13 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use cofferdam_sys::seccomp;
-use cofferdam_testkit::host::{is_root, processes_with};
-use cofferdam_testkit::product::{Ran, Started, finish, start, wait};
+use cofferdam_testkit::host::is_root;
+use cofferdam_testkit::product::{Ran, finish, start, wait};
 use cofferdam_testkit::rows::{Attempts, Row, User, attempts, with_input};
 
 use crate::Ended;
 use crate::row;
+use crate::waiting::waiting;
 
 row!("SYS-01", no_call_is_reached_that_the_list_does_not_allow);
 row!("SYS-02", no_ring_is_to_be_had_and_programs_that_want_one_go_on_without);
@@ -222,38 +223,6 @@ fn namespaces_and_mounts_stay_as_they_were_made(row: &mut Row) -> Ended {
     compare(row, &inside, &control, "refused or missing outside too");
     cgroups_and_ids_of_the_host_cannot_be_seen(row);
     Ended::Tested
-}
-
-/// A program inside that waits, seen from outside.
-struct Waiting {
-    child: Started,
-    pid: i32,
-    said: String,
-}
-
-/// Starts a shell inside, which runs a script and waits.
-fn waiting(row: &mut Row, script: &str) -> Waiting {
-    let mark = format!("row-{}-{:?}", std::process::id(), row.user());
-    let script = format!("{script}; echo .; read line");
-    let mut command = row.command(&["--quiet", "--", "sh", "-c", &script, &mark]);
-    let mut child = start(command.stdin(Stdio::piped()));
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut said = String::new();
-    while !said.ends_with(".\n") {
-        assert_ne!(std::io::BufRead::read_line(&mut out, &mut said).unwrap(), 0, "{said}");
-    }
-    let line = format!("sh\0-c\0{script}\0{mark}\0");
-    let is_inner =
-        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|at| at == line.as_bytes());
-    let pid = processes_with(&mark).into_iter().find(is_inner).unwrap();
-    Waiting { child, pid, said }
-}
-
-impl Waiting {
-    fn end(mut self) {
-        drop(self.child.stdin.take());
-        wait(self.child, Instant::now());
-    }
 }
 
 /// What the program says of its cgroups and ids beside what they are.
