@@ -15,13 +15,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::host::{Snapshot, eventually, is_root, namespaces_of, pids};
+use crate::host::{Snapshot, command_lines, eventually, is_root, namespaces_of, pids};
+use crate::left::left;
 use crate::product::{Product, Ran, finish};
 use crate::secrets::Secrets;
 
@@ -361,11 +362,11 @@ impl Row {
 
     /// What must hold after every row, whatever its probes say.
     fn oracle(&mut self) {
+        self.next_run_works();
         self.look_for_secrets();
         let log = self.product.call(["audit", "verify"]);
         assert_eq!(log.code, 0, "{}: the audit log: {log:?}", self.id);
-        let next = self.run(&["--", "echo", "next"]);
-        assert_eq!((next.code, next.stdout.as_str()), (0, "next\n"), "{}: the next run: {next:?}", self.id);
+        self.what_began_has_ended();
         // What others do on this host meanwhile comes and goes, or belongs to runs that aren't ours; what
         // we left stays.
         let mut left = self.new_on_the_host();
@@ -377,15 +378,46 @@ impl Row {
         assert_eq!(left, [] as [String; 0], "{}: the host isn't as it was", self.id);
     }
 
+    /// The next run works, and while it has a secret of the operator's no command line of the host's has
+    /// any: everybody may read those.
+    fn next_run_works(&mut self) {
+        let secret = self.secret();
+        let words = ["--pass-env", "ROW_SECRET", "--", "sh", "-c", "echo next; read line"];
+        let mut command = self.command(&words);
+        let mut next = crate::product::start(command.env("ROW_SECRET", secret).stdin(Stdio::piped()));
+        let (mut said, mut stdout) = (String::new(), BufReader::new(next.stdout.take().unwrap()));
+        stdout.read_line(&mut said).unwrap();
+        let secrets = Secrets::new(&self.secrets);
+        for (pid, line) in command_lines() {
+            let found = secrets.found_in(&line);
+            let line = String::from_utf8_lossy(&line);
+            assert_eq!(found, None, "{}: a secret is in the command line of {pid}: {line}", self.id);
+        }
+        let _ = next.stdin.take().unwrap().write_all(b"\n"); // it may have failed
+        let ran = crate::product::wait(next, std::time::Instant::now());
+        assert_eq!((ran.code, said.as_str()), (0, "next\n"), "{}: the next run: {ran:?}", self.id);
+        self.heard(&ran);
+    }
+
+    /// The log tells the end of every sandbox that it tells the start of, unless that failed, and of every
+    /// run but those whose Cofferdam was killed.
+    fn what_began_has_ended(&self) {
+        let log = std::fs::read_to_string(self.product.state().join("audit/log.ndjson")).unwrap();
+        let count = |text: &str| log.matches(text).count();
+        let event = |name: &str| count(&format!("\"event\":\"{name}\""));
+        let (opened, failed) = (event("sandbox.opened"), count("\"end\":\"sandbox_error\""));
+        let closed = opened.saturating_sub(failed)..=opened;
+        assert!(closed.contains(&event("sandbox.closed")), "{}: {log}", self.id);
+        let (starts, swept) = (event("task.start"), count("\"swept\":true"));
+        let ends = starts.saturating_sub(swept)..=starts;
+        assert!(ends.contains(&event("task.end")), "{}: {log}", self.id);
+    }
+
     /// What the host has now and hadn't when the row began, as far as it can be this product's.
     fn new_on_the_host(&self) -> Vec<String> {
-        let mut new = Snapshot::take().new_since(&self.before);
-        let log = std::fs::read_to_string(self.product.state().join("audit/log.ndjson")).unwrap();
+        let mut new = left(&self.product, &self.before);
         let others = namespaces_of_others(&self.product.state());
-        new.retain(|item| {
-            let run = item.split_once("/cofferdam-").map(|(_, run)| run.split(['/', '"']).next().unwrap());
-            run.is_none_or(|run| log.contains(run)) && !others.contains(item.trim_matches('"'))
-        });
+        new.retain(|item| !others.contains(item.trim_matches('"')));
         new
     }
 
