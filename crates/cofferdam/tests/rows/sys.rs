@@ -431,6 +431,23 @@ while made < 16:
 report('all layers of Landlock', made == 16, made)
 ";
 
+/// What Landlock's rules refuse and nothing else does: the filter and the limits let it through, and the file
+/// system of such queues is mounted nowhere.
+const LANDLOCKED: &str = r"
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def queue():
+    name = f'/row-{os.getpid()}'.encode()
+    if libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None) < 0:
+        raise OSError(ctypes.get_errno(), 'mq_open')
+    libc.mq_unlink(name)
+attempt('a queue of messages', queue)
+";
+
+fn the_rules_of_landlock_are_in_force(row: &mut Row) {
+    row.denies(LANDLOCKED);
+}
+
 fn a_layer_of_landlock_is_in_force(row: &mut Row) {
     let (inside, outside) = (row.inside(&[], LAYERS), row.outside(LAYERS));
     let made = &inside["all_layers_of_Landlock"].detail;
@@ -439,6 +456,7 @@ fn a_layer_of_landlock_is_in_force(row: &mut Row) {
 }
 
 fn nothing_gains_privileges(row: &mut Row) -> Ended {
+    the_rules_of_landlock_are_in_force(row);
     a_layer_of_landlock_is_in_force(row);
     let inside = row.inside(&[], STATUS);
     // Outside, with every set of capabilities that a thread can have.
