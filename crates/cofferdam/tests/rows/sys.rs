@@ -11,7 +11,7 @@ use std::time::Instant;
 use cofferdam_sys::seccomp;
 use cofferdam_testkit::host::is_root;
 use cofferdam_testkit::product::{Ran, finish, start, wait};
-use cofferdam_testkit::rows::{Attempts, Row, User, attempts, with_input};
+use cofferdam_testkit::rows::{Attempt, Attempts, Row, User, attempts, with_input};
 
 use crate::Ended;
 use crate::row;
@@ -557,13 +557,18 @@ fn privileged_files_of_an_image_stay_ordinary(row: &mut Row) {
 
 // ---- SYS-11 ----
 
-/// Devices by name, kind, major and minor number; the last is the disk that the host's root is on.
-const DEVICES: &str = r"
-import errno, os, stat
+/// Devices by name, major and minor number; the last is the disk that the host's root is on.
+const TABLE: &str = r"
+import os, stat
 devices = {'mem': (1, 1), 'port': (1, 4), 'kmsg': (1, 11), 'kvm': (10, 232), 'tun': (10, 200), 'fuse': (10, 229),
            'loop-control': (10, 237), 'vhost-net': (10, 238), 'vhost-vsock': (10, 241), 'uinput': (10, 223),
-           'console': (5, 1), 'disk': disk}
-def anywhere(action):
+           'console': (5, 1), 'zeros': (1, 5), 'disk': disk}
+kinds = {name: stat.S_IFBLK if name == 'disk' else stat.S_IFCHR for name in devices}
+";
+
+/// Makes them and opens what was made and what the host's user has `shown`; looks for those of the host's.
+const DEVICES: &str = r"
+def anywhere(action, folders):
     done = False
     for folder in folders:
         try:
@@ -572,11 +577,10 @@ def anywhere(action):
         except OSError as error: why = error
     if not done: raise why
 for name, numbers in devices.items():
-    kind = stat.S_IFBLK if name == 'disk' else stat.S_IFCHR
-    make = lambda folder: os.mknod(f'{folder}/{name}', kind | 0o666, os.makedev(*numbers))
+    make = lambda folder: os.mknod(f'{folder}/{name}', kinds[name] | 0o666, os.makedev(*numbers))
     look = lambda folder: os.close(os.open(f'{folder}/{name}', os.O_RDONLY | os.O_NONBLOCK))
-    attempt(f'make {name}', lambda: anywhere(make))
-    attempt(f'open {name}', lambda: anywhere(look))
+    attempt(f'make {name}', lambda: anywhere(make, folders))
+    attempt(f'open {name}', lambda: anywhere(look, [*folders, shown]))
     for folder in folders:
         try: os.unlink(f'{folder}/{name}')
         except OSError: pass
@@ -585,7 +589,7 @@ for name in host:
     attempt(f'find {name}', lambda: stat.S_IFMT(os.stat('/dev/' + name).st_mode) in (stat.S_IFCHR, stat.S_IFBLK))
 found = []
 for top in ['/dev', '/tmp', '/run', '/sys', '/workspace', '/home']:
-    for folder, folders, files in os.walk(top):
+    for folder, _, files in os.walk(top):
         for file in files:
             try: mode = os.lstat(folder + '/' + file).st_mode
             except OSError: continue
@@ -597,6 +601,26 @@ for name in ['null', 'zero', 'full', 'random', 'urandom']:
     os.close(os.open('/dev/' + name, os.O_RDONLY))
 os.openpty()
 ";
+
+/// Makes a node of each in a folder.
+const NODES: &str = r"
+os.umask(0)
+for name, numbers in devices.items(): os.mknod(f'{folder}/{name}', kinds[name] | 0o666, os.makedev(*numbers))
+";
+
+/// Makes a node of each device in a folder of the user's, if these tests may: what it is worth outside
+/// depends on the device alone.
+fn make_nodes(row: &mut Row, folder: &str, disk: &str) {
+    std::fs::create_dir(folder).unwrap();
+    if !is_root() {
+        return row.inconclusive("nodes of devices that the host shows: only root can make them");
+    }
+    let make = format!("import os\ndisk, folder = {disk}, {folder:?}\n{TABLE}{NODES}");
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", &make]);
+    assert_eq!(finish(command).code, 0);
+    row.product().give(Path::new(folder));
+}
 
 fn no_device_is_made_or_found(row: &mut Row) -> Ended {
     let root = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata("/").unwrap());
@@ -615,10 +639,23 @@ fn no_device_is_made_or_found(row: &mut Row) -> Ended {
             !harmless.contains(&name.as_str()) && !name.starts_with("tty") && !name.starts_with("vcs")
         })
         .collect();
-    let probe =
-        |folders: &str| format!("import os\ndisk, folders, host = {disk}, {folders}, {host:?}\n{DEVICES}");
-    let inside = row.inside(&[], &probe("['/workspace', '/tmp', '/dev/shm', '/home/user', '/var/tmp']"));
-    let control = row.outside(&probe("['.']"));
+    let nodes = row.product().folder().join("nodes");
+    let nodes = nodes.to_str().unwrap();
+    make_nodes(row, nodes, &disk);
+    let probe = |folders: &str, shown: &str| {
+        format!(
+            "import os\ndisk, folders, shown, host = {disk}, {folders}, {shown:?}, {host:?}\n{TABLE}{DEVICES}"
+        )
+    };
+    let writable = "['/workspace', '/tmp', '/dev/shm', '/home/user', '/var/tmp']";
+    let inside = row.inside(&["--in", nodes], &probe(writable, "/inputs/nodes"));
+    if is_root() {
+        let missing = |(name, attempt): &(&String, &Attempt)| {
+            name.starts_with("open_") && attempt.detail.contains("No such file")
+        };
+        assert_eq!(inside.iter().find(missing), None, "it was there to be opened");
+    }
+    let control = row.outside(&probe("['.']", nodes));
     let why = match row.user() {
         User::Root => "the host has no such device",
         User::Ordinary => "only root makes or opens them outside",
