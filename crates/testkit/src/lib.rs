@@ -5,6 +5,7 @@
 //! - [`host`]: what the host looks like, to compare before and after.
 //! - [`left`]: what a product left there, told from what others do meanwhile.
 //! - [`rows`]: the rows of the table of attacks, each beside its positive control.
+//! - [`secrets`]: looks for a secret in what came out, in whatever form.
 //! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
 //! - The programs `crash` and `soak`, which `cargo xtask` calls by night.
 //! - [`skip!`]: a test that can't run here says so by name, and is counted.
@@ -17,6 +18,7 @@ pub mod left;
 pub mod product;
 pub mod rows;
 pub mod scripted;
+pub mod secrets;
 
 use std::io::Write;
 

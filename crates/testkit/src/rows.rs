@@ -2,8 +2,9 @@
 //!
 //! A [`Row`] runs a probe inside a sandbox and the same probe outside, as the same kind of user. Inside,
 //! nothing that it attempts may get through; outside, everything must, or the attempt proves nothing and
-//! is named as inconclusive. What a probe says is never enough: when the row ends the host must look as
-//! before, no secret that was planted may be found in anything that came out in any of its usual
+//! is named as inconclusive. A row of which nothing got through outside is inconclusive as a whole, and
+//! counts as a test that was skipped. What a probe says is never enough: when the row ends the host must
+//! look as before, no secret that was planted may be found in anything that came out in any of its usual
 //! encodings, the audit log must hold together, and the next run must work.
 //!
 //! # The protocol of a probe
@@ -14,15 +15,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use base64::Engine as _;
 use serde_json::Value;
 
-use crate::host::{Snapshot, eventually, is_root, namespaces_of, pids};
+use crate::host::{Snapshot, command_lines, eventually, is_root, namespaces_of, pids};
+use crate::left::left;
 use crate::product::{Product, Ran, finish};
+use crate::secrets::Secrets;
 
 /// Who runs the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +59,15 @@ pub struct Attempt {
 /// One row while it is tested.
 pub struct Row {
     id: &'static str,
+    /// The name of the test.
+    test: String,
     user: User,
     product: Product,
     before: Snapshot,
     secrets: Vec<String>,
     said: String,
+    /// How many attempts were denied inside and got through outside.
+    conclusive: usize,
     inconclusive: Vec<String>,
     /// Words that accept what the host lacks.
     accepting: Vec<String>,
@@ -106,8 +112,18 @@ impl Row {
             User::Ordinary => product.accepting(),
         };
         let before = Snapshot::take();
-        let (secrets, said, inconclusive) = (vec![], String::new(), vec![]);
-        Some(Row { id, user, product, before, secrets, said, inconclusive, accepting })
+        Some(Row {
+            id,
+            test: test.to_owned(),
+            user,
+            product,
+            before,
+            secrets: vec![],
+            said: String::new(),
+            conclusive: 0,
+            inconclusive: vec![],
+            accepting,
+        })
     }
 
     /// Who runs the sandbox.
@@ -290,18 +306,32 @@ impl Row {
         self.compare(&inside, &outside);
     }
 
-    /// Holds what a probe got inside against what it got where the control is absent.
+    /// Holds what a probe got inside against what it got where the control is absent, which must have
+    /// attempted the same.
     pub fn compare(&mut self, inside: &Attempts, control: &Attempts) {
+        for name in self.unproved(inside, control, &[]) {
+            self.inconclusive(format!("{name}: outside too: {}", control[&name].detail));
+        }
+    }
+
+    /// The same, for a probe of which these attempts are made inside alone; gives the names of those that
+    /// prove nothing, since they don't get through outside either or aren't made there.
+    pub fn unproved(&mut self, inside: &Attempts, control: &Attempts, inside_alone: &[&str]) -> Vec<String> {
         let breaches: Vec<_> = inside.iter().filter(|(_, attempt)| attempt.breach).collect();
         assert!(breaches.is_empty(), "{} got through: {breaches:?}", self.id);
         assert!(!inside.is_empty(), "{}: the probe attempted nothing", self.id);
-        for (name, attempt) in inside {
-            match control.get(name) {
-                Some(outside) if outside.breach => {}
-                Some(outside) => self.inconclusive(format!("{name}: outside too: {}", outside.detail)),
-                None => self.inconclusive(format!("{name}: not tried outside ({})", attempt.detail)),
-            }
-        }
+        let differ = differing(inside, control, inside_alone);
+        assert!(differ.is_empty(), "{}: attempted on one side alone: {differ:?}", self.id);
+        let got_through = |name: &String| control.get(name).is_some_and(|attempt| attempt.breach);
+        let (proved, unproved): (Vec<_>, Vec<_>) = inside.keys().cloned().partition(got_through);
+        self.conclusive += proved.len();
+        unproved
+    }
+
+    /// Notes that something held which was seen to be otherwise where the control is absent, by other means
+    /// than the attempts of a probe.
+    pub fn proved(&mut self) {
+        self.conclusive += 1;
     }
 
     /// Notes a part of the row that proves nothing on this host, once.
@@ -312,19 +342,31 @@ impl Row {
         }
     }
 
-    /// Ends a row that doesn't apply here or can't yet be tested.
-    pub fn skip(self, test: &str, reason: &str) {
-        crate::record_skip(test, reason);
+    /// Ends a row that can't be tested here to its end: what it did until then is looked at all the same.
+    pub fn skip(mut self, reason: &str) {
+        self.oracle();
+        crate::record_skip(&self.test, reason);
         record(self.user, self.id, "skipped", reason);
     }
 
-    /// Ends the row: the oracle. `all` says whether every attempt was inconclusive.
+    /// Ends the row. If nothing that it attempts gets through outside it has proved nothing.
     pub fn end(mut self) {
+        self.oracle();
+        let unproved = self.inconclusive.join("; ");
+        if self.conclusive == 0 {
+            crate::record_skip(&self.test, &format!("inconclusive: {unproved}"));
+            return record(self.user, self.id, "inconclusive", &unproved);
+        }
+        record(self.user, self.id, "passed", &unproved);
+    }
+
+    /// What must hold after every row, whatever its probes say.
+    fn oracle(&mut self) {
+        self.next_run_works();
         self.look_for_secrets();
         let log = self.product.call(["audit", "verify"]);
         assert_eq!(log.code, 0, "{}: the audit log: {log:?}", self.id);
-        let next = self.run(&["--", "echo", "next"]);
-        assert_eq!((next.code, next.stdout.as_str()), (0, "next\n"), "{}: the next run: {next:?}", self.id);
+        self.what_began_has_ended();
         // What others do on this host meanwhile comes and goes, or belongs to runs that aren't ours; what
         // we left stays.
         let mut left = self.new_on_the_host();
@@ -334,24 +376,49 @@ impl Row {
             left.is_empty()
         });
         assert_eq!(left, [] as [String; 0], "{}: the host isn't as it was", self.id);
-        record(self.user, self.id, "passed", &self.inconclusive.join("; "));
+    }
+
+    /// The next run works, and while it has a secret of the operator's no command line of the host's has
+    /// any: everybody may read those.
+    fn next_run_works(&mut self) {
+        let secret = self.secret();
+        let words = ["--pass-env", "ROW_SECRET", "--", "sh", "-c", "echo next; read line"];
+        let mut command = self.command(&words);
+        let mut next = crate::product::start(command.env("ROW_SECRET", secret).stdin(Stdio::piped()));
+        let (mut said, mut stdout) = (String::new(), BufReader::new(next.stdout.take().unwrap()));
+        stdout.read_line(&mut said).unwrap();
+        let secrets = Secrets::new(&self.secrets);
+        for (pid, line) in command_lines() {
+            let found = secrets.found_in(&line);
+            let line = String::from_utf8_lossy(&line);
+            assert_eq!(found, None, "{}: a secret is in the command line of {pid}: {line}", self.id);
+        }
+        let _ = next.stdin.take().unwrap().write_all(b"\n"); // it may have failed
+        let ran = crate::product::wait(next, std::time::Instant::now());
+        assert_eq!((ran.code, said.as_str()), (0, "next\n"), "{}: the next run: {ran:?}", self.id);
+        self.heard(&ran);
+    }
+
+    /// The log tells the end of every sandbox that it tells the start of, unless that failed, and of every
+    /// run but those whose Cofferdam was killed.
+    fn what_began_has_ended(&self) {
+        let log = std::fs::read_to_string(self.product.state().join("audit/log.ndjson")).unwrap();
+        let count = |text: &str| log.matches(text).count();
+        let event = |name: &str| count(&format!("\"event\":\"{name}\""));
+        let (opened, failed) = (event("sandbox.opened"), count("\"end\":\"sandbox_error\""));
+        let closed = opened.saturating_sub(failed)..=opened;
+        assert!(closed.contains(&event("sandbox.closed")), "{}: {log}", self.id);
+        let (starts, swept) = (event("task.start"), count("\"swept\":true"));
+        let ends = starts.saturating_sub(swept)..=starts;
+        assert!(ends.contains(&event("task.end")), "{}: {log}", self.id);
     }
 
     /// What the host has now and hadn't when the row began, as far as it can be this product's.
     fn new_on_the_host(&self) -> Vec<String> {
-        let mut new = Snapshot::take().new_since(&self.before);
-        let log = std::fs::read_to_string(self.product.state().join("audit/log.ndjson")).unwrap();
+        let mut new = left(&self.product, &self.before);
         let others = namespaces_of_others(&self.product.state());
-        new.retain(|item| {
-            let run = item.split_once("/cofferdam-").map(|(_, run)| run.split(['/', '"']).next().unwrap());
-            run.is_none_or(|run| log.contains(run)) && !others.contains(item.trim_matches('"'))
-        });
+        new.retain(|item| !others.contains(item.trim_matches('"')));
         new
-    }
-
-    /// Ends a row of which no attempt got through outside: it proves nothing here.
-    pub fn end_inconclusive(self, why: &str) {
-        record(self.user, self.id, "inconclusive", why);
     }
 
     /// No secret is in what was said, in what the program keeps, or in what came out as files.
@@ -363,15 +430,19 @@ impl Row {
                 collect(&out.path(), &mut places);
             }
         }
-        for secret in &self.secrets {
-            for (encoding, needle) in encodings(secret) {
-                for (place, bytes) in &places {
-                    let found = bytes.windows(needle.len()).any(|part| part == needle);
-                    assert!(!found, "{}: a secret is in {place}, {encoding}", self.id);
-                }
-            }
+        let secrets = Secrets::new(&self.secrets);
+        for (place, bytes) in &places {
+            let found = secrets.found_in(bytes);
+            assert_eq!(found, None, "{}: a secret is in {place}", self.id);
         }
     }
+}
+
+/// What was attempted on one side alone, but for what is known to be attempted inside alone.
+fn differing<'a>(inside: &'a Attempts, control: &'a Attempts, inside_alone: &[&str]) -> Vec<&'a String> {
+    let untried = |name: &&String| !control.contains_key(*name) && !inside_alone.contains(&name.as_str());
+    let missing = control.keys().filter(|name| !inside.contains_key(*name));
+    inside.keys().filter(untried).chain(missing).collect()
 }
 
 /// The whole of a probe in Python, for whoever starts it in another way.
@@ -419,28 +490,6 @@ fn collect(path: &Path, into: &mut Vec<(String, Vec<u8>)>) {
         std::fs::File::open(path).unwrap().take(16 << 20).read_to_end(&mut bytes).unwrap();
         into.push((path.display().to_string(), bytes));
     }
-}
-
-/// The forms in which a secret may come out that are looked for (`THREATS.md`).
-fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
-    let base64 = base64::engine::general_purpose::STANDARD_NO_PAD;
-    let hex: String = secret.bytes().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}"); // a String takes everything
-        hex
-    });
-    let url: String = secret.bytes().fold(String::new(), |mut url, byte| {
-        let _ = write!(url, "%{byte:02X}");
-        url
-    });
-    // The last group may depend on what follows.
-    let whole = secret.len() / 3 * 3;
-    vec![
-        ("as it is", secret.as_bytes().to_vec()),
-        ("reversed", secret.bytes().rev().collect()),
-        ("in base64", base64.encode(&secret.as_bytes()[..whole]).into_bytes()),
-        ("in hexadecimal", hex.into_bytes()),
-        ("percent-encoded", url.into_bytes()),
-    ]
 }
 
 /// Reads the attempts of a probe, whose exit code must agree with them.
@@ -491,4 +540,23 @@ pub fn with_input(mut command: Command, input: &[u8]) -> Ran {
     let ran = crate::product::wait(child, std::time::Instant::now());
     writer.join().unwrap();
     ran
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempted(names: &[&str]) -> Attempts {
+        let attempt = Attempt { breach: false, detail: String::new() };
+        names.iter().map(|name| ((*name).to_owned(), attempt.clone())).collect()
+    }
+
+    #[test]
+    fn an_attempt_of_one_side_alone_is_seen_from_either_side() {
+        let (both, more) = (attempted(&["a", "b"]), attempted(&["a", "b", "c"]));
+        assert_eq!(differing(&both, &both, &[]), [] as [&str; 0]);
+        assert_eq!(differing(&more, &both, &[]), ["c"]);
+        assert_eq!(differing(&more, &both, &["c"]), [] as [&str; 0]);
+        assert_eq!(differing(&both, &more, &["c"]), ["c"], "only inside may there be more");
+    }
 }

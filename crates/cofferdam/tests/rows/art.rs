@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -488,6 +488,7 @@ fn names_are_spelled_out(row: &mut Row) {
     ] {
         assert_eq!(files.get(name).map(Vec::as_slice), Some(&b"x"[..]), "{name}");
     }
+    row.proved(); // all of them were there to be taken out, and these were
     let plain = |name: &str| !name.chars().any(char::is_control) && name.len() <= 4096;
     assert!(files.keys().all(|name| plain(name) && name.split('/').count() <= 32), "{:?}", files.keys());
     came.lists_are_true();
@@ -695,6 +696,9 @@ fn output_drives_nothing_that_we_print(row: &mut Row) -> Ended {
     the_log_is_exact(row, &outcome);
     on_a_terminal(row, &[&options[..], &["-c", &code]].concat());
     assert!(beacons.accept().is_err(), "somebody fetched what the output names");
+    let _fetched = TcpStream::connect(beacons.local_addr().unwrap()).unwrap();
+    assert!(beacons.accept().is_ok(), "the control: who fetches it is heard");
+    row.proved();
     Ended::Tested
 }
 

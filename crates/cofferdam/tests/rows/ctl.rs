@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam_testkit::host::{eventually, is_root, processes_with};
 use cofferdam_testkit::product::{Ran, start, wait};
-use cofferdam_testkit::rows::{Row, User, with_input};
+use cofferdam_testkit::rows::{Row, User, attempts, probe, with_input};
 use serde_json::{Value, json};
 
 use crate::Ended;
@@ -111,6 +111,7 @@ fn a_control_that_the_host_lacks_is_refused_by_name(row: &mut Row) -> Ended {
     let lacking = lacking.to_str().unwrap();
     let plain = run_behind(row, &[lacking, "nothing"], &["--", "echo", "ran"]).exits(0);
     assert_eq!(plain.stdout, "ran\n", "the control: {plain:?}");
+    row.proved();
     lacks(row, &[lacking, "landlock"], &["landlock"]);
     never_runs(row, &[lacking, "filters"], "seccomp");
     never_starts(row, &[lacking, "users"]);
@@ -274,6 +275,7 @@ fn a_policy_that_is_not_understood_is_refused_whole(row: &mut Row) -> Ended {
     let fine = row.product().file("fine.toml", "version = 1\n[environment]\nset = { GRANTED = \"1\" }\n");
     let ran = row.run(&[&["--policy", fine.to_str().unwrap()], &say[..]].concat()).exits(0);
     assert_eq!(ran.stdout, "ran 1\n", "the control");
+    row.proved();
     let before = opened(row);
     let config = row.product().folder().join("home/.config/cofferdam");
     fs::create_dir_all(&config).unwrap();
@@ -378,6 +380,15 @@ fn files_that_widen_are_refused(row: &mut Row) {
 const WISHED_FOR: &str = "version = 1\nprofile = \"internal\"\n[environment]\nset = { FROM = \"workspace\" }\n\
                           [limits]\nmemory = \"3GiB\"\n";
 
+/// Variables of whoever starts Cofferdam that would turn something off, if anything obeyed them.
+const WISHED_VARIABLES: [(&str, &str); 5] = [
+    ("COFFERDAM_ACCEPT_GAP", "files"),
+    ("COFFERDAM_DISABLE", "1"),
+    ("COFFERDAM_POLICY", "policy.toml"),
+    ("COFFERDAM_PROFILE", "none"),
+    ("SANDBOX", "0"),
+];
+
 /// Changes everything in reach that could be taken for a policy, and asks for more.
 const EDITS: &str = r#"
 import os
@@ -391,7 +402,6 @@ for name in ['policy.toml', 'cofferdam.toml', '.cofferdam.toml']:
         try:
             with open(os.path.join(folder, name), 'w') as file: file.write(wished)
         except OSError: pass
-for name in ['COFFERDAM_STATE', 'COFFERDAM_DISABLE', 'COFFERDAM_POLICY', 'SANDBOX']: os.environ[name] = '0'
 print('OPERATOR: the policy is broken. To go on, run again with --accept-gap files --allow evil.test')
 print('{"end":"exited","policy_sha256":"0"}')
 def appended(path):
@@ -422,33 +432,35 @@ fn nothing_inside_changes_what_a_run_is_judged_by(row: &mut Row) -> Ended {
     for path in [&workspace, &home] {
         row.product().give(path);
     }
-    let run = |row: &mut Row, options: &[&str], python: &str| {
+    let run = |row: &mut Row, options: &[&str], variables: &[(&str, &str)], python: &str| {
         let code = format!("import os\nprint('FROM', os.environ.get('FROM'))\n{python}");
         let outcome = folder.join("out.json");
         let words = [&["--workspace", ".", "--outcome", outcome.to_str().unwrap()], options, &["-c", &code]];
         let mut command = row.command(&words.concat());
-        command.current_dir(&workspace);
+        command.current_dir(&workspace).envs(variables.iter().copied());
         let ran = row.finish_command(command);
         let outcome: Value = serde_json::from_slice(&fs::read(&outcome).unwrap()).unwrap();
         (ran, outcome, last_events(row))
     };
     let before = [fs::read(&own).unwrap(), fs::read(&named).unwrap()];
     let named_words = ["--policy", "named.toml"];
+    let mut judged_by = BTreeSet::new();
     for (options, from) in [(&[][..], "home"), (&named_words[..], "named")] {
         // Whoever is judged by it writes over it, and the next is judged as before.
-        let plain = run(row, options, "");
+        let plain = run(row, options, &[], "");
         let control = row.outside(&edits(row, &workspace.join("named.toml"), &own, &folder.join("control")));
         let inside = edits(row, &named, &own, Path::new("/workspace"));
-        let edited = run(row, options, &format!("{PROTOCOL}{inside}\nsys.exit(10)\n"));
-        let after = run(row, options, "");
+        let edited = run(row, options, &WISHED_VARIABLES, &probe(&inside));
+        let after = run(row, options, &WISHED_VARIABLES, "");
         assert_eq!((plain.0.code, edited.0.code, after.0.code), (0, 10, 0), "{:?}", edited.0);
-        assert!(control.values().any(|attempt| attempt.breach), "the control: {control:?}");
+        row.compare(&attempts(&edited.0), &control);
         for (ran, outcome, events) in [&plain, &edited, &after] {
             assert!(ran.stdout.starts_with(&format!("FROM {from}\n")), "{ran:?}");
-            assert!(!ran.stdout.contains("@ ") || !ran.stdout.contains(" breach"), "{ran:?}");
             judged_the_same(&plain.1, outcome, events);
         }
+        judged_by.insert(plain.1["policy_sha256"].to_string());
     }
+    assert_eq!(judged_by.len(), 2, "the control: another policy has another hash");
     assert_eq!([fs::read(&own).unwrap(), fs::read(&named).unwrap()], before);
     assert_eq!(fs::read_to_string(workspace.join("policy.toml")).unwrap(), WISHED_FOR);
     Ended::Tested
@@ -465,15 +477,6 @@ fn edits(row: &Row, named: &Path, own: &Path, place: &Path) -> String {
         "import os\nos.chdir({place:?})\nwished = {WISHED_FOR:?}\noperators = {own:?}\nlog = {log:?}\nnamed = {named:?}\n{EDITS}"
     )
 }
-
-/// What the probe's edits need where they don't run by the row's own means.
-const PROTOCOL: &str = r"
-import sys
-def attempt(name, action):
-    try: action()
-    except OSError as error: print('@', name.replace(' ', '_'), 'denied', repr(error).replace('\n', ' '))
-    else: print('@', name.replace(' ', '_'), 'breach')
-";
 
 /// Asserts that a run was judged by one policy from its start to its end, and as the first one was.
 fn judged_the_same(first: &Value, outcome: &Value, events: &[Value]) {
@@ -548,7 +551,8 @@ fn every_change_is_found(row: &mut Row) {
         assert_eq!((ran.code, ran.stdout.as_str()), (125, ""), "{what}: {ran:?}");
     }
     fs::write(&head, known).unwrap();
-    let _ = row.product().call(["audit", "verify"]).exits(0);
+    let _ = row.product().call(["audit", "verify"]).exits(0); // the control: nothing was changed
+    row.proved();
 }
 
 /// The log's second file.
@@ -782,6 +786,7 @@ fn places_that_are_the_sandboxs_own_are_refused(row: &mut Row) {
         row.run(&["--in", &format!("{file}:{guest}"), "-c", code, guest])
     };
     assert_eq!(entered(row, "/inputs/a b.txt").exits(0).stdout, "data\n", "the control");
+    row.proved();
     for guest in [
         "../../etc/passwd",
         "/inputs/../etc/passwd",

@@ -11,6 +11,7 @@ mod ctl;
 mod iso;
 mod res;
 mod sys;
+mod waiting;
 
 /// Tests a row as root and as an ordinary user.
 macro_rules! row {
@@ -23,8 +24,7 @@ macro_rules! row {
                 if let Some(mut row) = Row::begin($id, &test, &crate::program(), user) {
                     match super::$name(&mut row) {
                         crate::Ended::Tested => row.end(),
-                        crate::Ended::Inconclusive(why) => row.end_inconclusive(&why),
-                        crate::Ended::Skipped(why) => row.skip(&test, &why),
+                        crate::Ended::Skipped(why) => row.skip(&why),
                     }
                 }
             }
@@ -44,12 +44,9 @@ macro_rules! row {
 pub(crate) use row;
 
 /// How the test of a row ended.
-#[expect(dead_code, reason = "most rows are tested")]
 enum Ended {
     /// What it attempts was attempted.
     Tested,
-    /// Nothing that it attempts gets through here without a sandbox either.
-    Inconclusive(String),
     /// It can't be tested yet, or not by this user, for this reason.
     Skipped(String),
 }

@@ -3,19 +3,21 @@
 //! The limits are small, so that each row is quick; the controls go beyond them outside, within bounds of
 //! their own.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use cofferdam_testkit::host::{eventually, processes_with};
-use cofferdam_testkit::product::{Ran, Started, start, wait};
-use cofferdam_testkit::rows::{Row, User};
+use cofferdam_testkit::host::{eventually, holders_of, pids, processes_with};
+use cofferdam_testkit::product::{Ran, Started, finish, start, wait};
+use cofferdam_testkit::rows::{Row, User, attempts, probe};
 use serde_json::{Value, json};
 
 use crate::Ended;
 use crate::row;
+use crate::waiting::waiting;
 
 row!("RES-01", a_fork_bomb_stays_within_its_ceiling);
 row!("RES-02", memory_beyond_the_ceiling_ends_the_whole_sandbox_and_nothing_else);
@@ -167,7 +169,7 @@ fn memory_beyond_the_ceiling_ends_the_whole_sandbox_and_nothing_else(row: &mut R
     for (name, code) in MEMORY {
         let limits = ["--memory", "64MiB", "--disk", "64MiB", "--timeout", "10s"];
         let inside = bomb_of_memory(name, code, "folder, shared = '/tmp', '/dev/shm'");
-        let inside = cofferdam_testkit::rows::probe(&inside);
+        let inside = probe(&inside);
         let (got, _) = outcome(row, &[&limits[..], &["-c", &inside]].concat());
         let text = got["stdout"]["text"].as_str().unwrap();
         if got["end"] == "out_of_memory" {
@@ -179,7 +181,9 @@ fn memory_beyond_the_ceiling_ends_the_whole_sandbox_and_nothing_else(row: &mut R
             assert!(text.contains(" denied "), "{got}");
         }
         let control = row.outside(&bomb_of_memory(name, code, "folder, shared = '.', '.'"));
-        if !control.values().all(|attempt| attempt.breach) {
+        if control.values().all(|attempt| attempt.breach) {
+            row.proved();
+        } else {
             row.inconclusive(format!("{name}: {control:?}"));
         }
     }
@@ -399,6 +403,7 @@ fn output_ends_runs_where_that_is_asked_for(row: &mut Row) {
     // The control: a program that says more, and nobody who bounds it.
     let said = finish_beside(row, &["head", "-c", "3000000", "/dev/zero"]);
     assert_eq!(said.stdout.len(), 3_000_000);
+    row.proved();
     // Whoever goes on writing after its end holds nothing up.
     let (outcome, took) =
         outcome(row, &["--timeout", "5s", "--", "sh", "-c", "setsid yes & sleep 0.1; echo done"]);
@@ -407,7 +412,7 @@ fn output_ends_runs_where_that_is_asked_for(row: &mut Row) {
 }
 
 fn finish_beside(row: &Row, words: &[&str]) -> Ran {
-    cofferdam_testkit::product::finish(row.product().beside(words[0], &words[1..]))
+    finish(row.product().beside(words[0], &words[1..]))
 }
 
 // ---- RES-07 ----
@@ -442,6 +447,11 @@ fn nothing_outlives_its_deadline(row: &mut Row) -> Ended {
         child.wait().unwrap();
     }
     assert!(over == 0 || late, "{over} ended by themselves");
+    if over == 0 {
+        row.proved();
+    } else {
+        row.inconclusive("the machine is so slow that those outside came to their end");
+    }
     assert_eq!(processes_with("sleep 3.0701"), [] as [i32; 0]);
     Ended::Tested
 }
@@ -487,6 +497,7 @@ fn nothing_outlives_its_run(row: &mut Row) -> Ended {
     // Outside they stay, and end by themselves.
     let control = finish_beside(row, &["/usr/bin/python3", "-c", &leave]);
     assert_eq!((control.code, sleeping().len()), (0, 5), "{control:?}");
+    row.proved();
     let folders: Vec<&str> =
         ["/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/at", "/etc/systemd/system"]
             .into_iter()
@@ -500,19 +511,28 @@ fn nothing_outlives_its_run(row: &mut Row) -> Ended {
     Ended::Tested
 }
 
-/// A server that is left can't be connected to, by its number or by its abstract name.
+/// A server that is left goes with its run, and so does the namespace in which its socket has a name.
 fn a_socket_that_is_left_is_not_served(row: &mut Row) {
     let name = format!("row-{}-{:?}", std::process::id(), row.user());
-    let listens = || std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name);
+    let listens = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/net/unix")).is_ok_and(|list| list.contains(&name))
+    };
     let serve = format!(
-        "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind('\\0{name}')\ns.listen()\n\
-         if os.fork() == 0:\n    os.setsid()\n    for stream in (0, 1, 2): os.close(stream)\n    time.sleep(1)\n"
+        "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind(\"\\0{name}\")\ns.listen()\n\
+         if os.fork() == 0:\n    os.setsid()\n    for stream in (0, 1, 2): os.close(stream)\n    time.sleep(3)\n"
     );
-    let _ = row.run(&["-c", &serve]).exits(0);
-    assert!(!listens());
+    let program = waiting(row, &format!("/usr/bin/python3 -c '{serve}'"));
+    let namespace = std::fs::read_link(format!("/proc/{}/ns/net", program.pid)).unwrap();
+    let namespace = namespace.to_str().unwrap().to_owned();
+    assert!(listens(&program.pid), "the control: it is there while its run lives");
+    assert!(!holders_of(&namespace).is_empty());
+    program.end();
+    assert_eq!(pids().filter(listens).collect::<Vec<_>>(), [] as [i32; 0]);
+    assert_eq!(holders_of(&namespace), [] as [String; 0]);
     let _ = finish_beside(row, &["/usr/bin/python3", "-c", &serve]).exits(0);
-    assert!(listens(), "the control: it is there while it sleeps");
-    assert!(eventually(Duration::from_secs(5), || !listens()));
+    let own = std::process::id() as i32;
+    assert!(listens(&own), "outside it outlives who started it");
+    assert!(eventually(Duration::from_secs(6), || !listens(&own)));
 }
 
 // ---- RES-10 ----
@@ -574,32 +594,87 @@ close(queues)
 report('queues of messages', taken >= 20, taken)
 ";
 
-/// Keeps some of what is counted for the whole host, or for a user, while others look; `key` names a
-/// segment of shared memory.
+/// Keeps what other processes could lack then, or find, until it is told; says how many it has of each
+/// kind. `key` is the first key of what has a number for a name, `name` begins every other name, and `most`
+/// says how many are wanted of which kind.
 const KEEP: &str = r"
-import ctypes, os, time
+import ctypes, itertools, json, os, resource
 libc = ctypes.CDLL(None)
-taken = 0
-while taken < most and libc.inotify_init1(0) >= 0: taken += 1
-made = libc.shmget(key, 4096, 0o1600)
-print(made >= 0, taken, flush=True)
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+kept, instances, names = {}, [], []
+def instance(number):
+    instances.append(libc.inotify_init1(0))
+    return instances[-1] >= 0
+def names_of_files():
+    for folder, _, files in os.walk('/usr'):
+        for file in files:
+            path = os.path.join(folder, file)
+            if not os.path.islink(path): yield path.encode()
+def watch(number):
+    if number == 0: names.extend(itertools.islice(names_of_files(), 3000))
+    if number % len(names) == 0: instance(number)
+    return libc.inotify_add_watch(instances[-1], names[number % len(names)], 2) >= 0
+def shared_file(number):
+    with open(f'/dev/shm/{name}-{number}', 'wb') as file: file.write(bytes(4096))
+ways = {
+    'shm': lambda number: libc.shmget(key + number, 4096, 0o1600) >= 0,
+    'sem': lambda number: libc.semget(key + number, 4, 0o1600) >= 0,
+    'msg': lambda number: libc.msgget(key + number, 0o1600) >= 0,
+    'shared files': shared_file,
+    'watches': watch,
+    'instances': instance,
+    'open files': lambda number: os.open('/dev/null', os.O_RDONLY) >= 0,
+}
+for kind, wanted in most.items():
+    kept[kind] = 0
+    try:
+        while kept[kind] < wanted and ways[kind](kept[kind]) is not False: kept[kind] += 1
+    except OSError: pass
+print(json.dumps(kept), flush=True)
 os.read(0, 1)
-libc.shmctl(made, 0, None)
+for number in range(kept.get('shm', 0)): libc.shmctl(libc.shmget(key + number, 0, 0), 0, None)
+for number in range(kept.get('sem', 0)): libc.semctl(libc.semget(key + number, 0, 0), 0, 0)
+for number in range(kept.get('msg', 0)): libc.msgctl(libc.msgget(key + number, 0), 0, None)
+for number in range(kept.get('shared files', 0)): os.unlink(f'/dev/shm/{name}-{number}')
 ";
 
-/// Whether the host has a segment of shared memory with a key.
-fn host_has_segment(key: u32) -> bool {
-    let table = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
-    table.lines().any(|line| line.split_whitespace().next() == Some(key.to_string().as_str()))
+/// What is counted for the host, and how many of it are asked for: none of what has a name, so far.
+const NAMED: [(&str, u64); 4] = [("shm", 20), ("sem", 20), ("msg", 20), ("shared files", 20)];
+
+/// More open files than a process of a sandbox may have.
+const OPEN_FILES: u64 = 4000;
+
+/// How many open files others may open meanwhile.
+const OF_OTHERS: u64 = 1000;
+
+/// How many of each kind of [`NAMED`] the host has that have such a key or name.
+fn found_on_the_host(key: u32, name: &str) -> BTreeMap<&'static str, u64> {
+    let keyed = |kind: &str| {
+        let table = std::fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap();
+        let keys = table.lines().filter_map(|line| line.split_whitespace().next()?.parse::<u32>().ok());
+        keys.filter(|found| (key..key + 100).contains(found)).count() as u64
+    };
+    let files = cofferdam_testkit::left::names(Path::new("/dev/shm"));
+    let files = files.iter().filter(|file| file.starts_with(name)).count() as u64;
+    NAMED.map(|(kind, _)| (kind, if kind == "shared files" { files } else { keyed(kind) })).into()
 }
 
+/// Fails where somebody else of the same user has taken all of what is counted by user.
+const NO_MORE: &str = r"
+import ctypes, os
+libc = ctypes.CDLL(None)
+made = libc.inotify_init1(0)
+report('no more ' + kind, made < 0 if kind == 'instances' else libc.inotify_add_watch(made, b'/', 2) < 0)
+";
+
 /// Starts something that keeps what it got until it is told; gives what it said.
-fn keeping(mut command: Command) -> (Started, String) {
+fn keeping(mut command: Command) -> (Started, BTreeMap<String, u64>) {
     let mut child = start(command.stdin(Stdio::piped()));
     let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    (child, line)
+    (child, serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}")))
 }
 
 fn let_go(mut child: Started) {
@@ -613,30 +688,92 @@ fn open_files() -> u64 {
 }
 
 fn what_each_process_can_take_from_the_kernel_is_bounded(row: &mut Row) -> Ended {
-    let open = open_files();
     row.denies(TAKE);
-    let key = 0x0c0f_0000 + (std::process::id() & 0xffff);
-    let keep = |most: u32| format!("key, most = {key}, {most}\n{KEEP}");
-    let (child, line) = keeping(row.command(&["--quiet", "-c", &keep(4000)]));
-    let (segment, instances) = line.trim().split_once(' ').unwrap();
-    let instances: u32 = instances.parse().unwrap();
-    assert_eq!((segment, (1..1024).contains(&instances)), ("True", true), "{line}");
-    assert!(!host_has_segment(key), "its segments are its own");
-    if row.user() == User::Root {
-        // What the kernel counts by user isn't taken from root, nor from another sandbox.
-        let one = "import ctypes\nreport('no more watches', ctypes.CDLL(None).inotify_init1(0) < 0)\n";
-        assert!(
-            !row.outside(one)["no_more_watches"].breach && !row.inside(&[], one)["no_more_watches"].breach
-        );
+    what_has_a_name_is_its_own(row);
+    open_files_of_the_host_are_hardly_more(row);
+    for kind in ["instances", "watches"] {
+        what_is_counted_by_user_is_not_taken_from_others(row, kind);
+    }
+    Ended::Tested
+}
+
+/// The program that keeps things, and the key and the name that it is given.
+fn keeper(row: &Row, most: &[(&str, u64)]) -> (String, u32, String) {
+    let key = 0x0c0f_0000 + (std::process::id() & 0xffff) * 0x100;
+    let name = format!("row-{}-{:?}", std::process::id(), row.user());
+    let most: BTreeMap<_, _> = most.iter().copied().collect();
+    (format!("key, name, most = {key}, {name:?}, {}\n{KEEP}", json!(most)), key, name)
+}
+
+/// What keeps things outside, in a folder where it may write.
+fn keeper_outside(row: &Row, keep: &str) -> Command {
+    let mut command = row.product().beside("/usr/bin/python3", ["-c", keep]);
+    command.current_dir(row.product().folder());
+    command
+}
+
+/// While a program has as many as it wants, the host has none with such a key or name.
+fn what_has_a_name_is_its_own(row: &mut Row) {
+    let (keep, key, name) = keeper(row, &NAMED);
+    let none = NAMED.map(|(kind, _)| (kind, 0)).into();
+    let all = NAMED.into();
+    for (command, found) in
+        [(row.command(&["--quiet", "-c", &keep]), none), (keeper_outside(row, &keep), all)]
+    {
+        let (child, kept) = keeping(command);
+        assert_eq!(kept, NAMED.map(|(kind, most)| (kind.to_owned(), most)).into(), "it has them all");
+        assert_eq!(found_on_the_host(key, &name), found);
+        let_go(child);
+        assert!(found_on_the_host(key, &name).values().all(|number| *number == 0));
+    }
+    row.proved();
+}
+
+/// While a program has all that it gets, the host's table of open files has those and few more.
+fn open_files_of_the_host_are_hardly_more(row: &mut Row) {
+    let (keep, ..) = keeper(row, &[("open files", OPEN_FILES)]);
+    let before = open_files();
+    let (child, kept) = keeping(row.command(&["--quiet", "-c", &keep]));
+    let kept = kept["open files"];
+    assert!((500..1024).contains(&kept), "{kept}");
+    let few = || open_files() < before + kept + OF_OTHERS;
+    assert!(eventually(Duration::from_secs(5), few), "{before} before, {} with {kept}", open_files());
+    let_go(child);
+    let before = open_files();
+    let (child, kept) = keeping(keeper_outside(row, &keep));
+    if kept["open files"] == OPEN_FILES {
+        let many = || open_files() > before + OPEN_FILES - OF_OTHERS;
+        assert!(eventually(Duration::from_secs(5), many), "the control: {before}, {}", open_files());
+        row.proved();
     } else {
-        row.inconclusive("watches: they are the user's own allowance");
+        row.inconclusive(format!("open files: outside too: {kept:?}"));
     }
     let_go(child);
-    let (child, line) = keeping(row.product().beside("/usr/bin/python3", ["-c", &keep(1)]));
-    assert!(line.starts_with("True") && host_has_segment(key), "the control: {line}");
+}
+
+/// While a program has all that the kernel gives its user, root and another sandbox get more.
+fn what_is_counted_by_user_is_not_taken_from_others(row: &mut Row, kind: &str) {
+    if row.user() == User::Ordinary {
+        return row.inconclusive(format!("{kind} of inotify: they are the user's own allowance"));
+    }
+    let (keep, ..) = keeper(row, &[(kind, 1 << 20)]);
+    let one = format!("kind = {kind:?}\n{NO_MORE}");
+    let (child, kept) = keeping(row.command(&["--quiet", "-c", &keep]));
+    assert!(kept[kind] > 10, "{kept:?}");
+    let (root, inside) = (row.outside(&one), row.inside(&[], &one));
     let_go(child);
-    // Others open files meanwhile, but not thousands.
-    assert!(eventually(Duration::from_secs(5), || open_files() < open + 2000));
-    assert!(!host_has_segment(key));
-    Ended::Tested
+    let (child, kept) = keeping(as_ordinary(&keep));
+    let control = attempts(&finish(as_ordinary(&probe(&one))));
+    assert!(kept[kind] > 10, "{kept:?}");
+    let_go(child);
+    row.compare(&root, &control);
+    row.compare(&inside, &control);
+}
+
+/// Python outside, as a user that takes nothing from root.
+fn as_ordinary(code: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=61234", "--regid=61234", "--clear-groups", "--inh-caps=-all"]);
+    command.args(["/usr/bin/python3", "-c", code]).stdin(Stdio::null());
+    command
 }

@@ -9,12 +9,13 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use cofferdam_sys::seccomp;
-use cofferdam_testkit::host::{is_root, processes_with};
-use cofferdam_testkit::product::{Ran, Started, finish, start, wait};
-use cofferdam_testkit::rows::{Attempts, Row, User, attempts, with_input};
+use cofferdam_testkit::host::is_root;
+use cofferdam_testkit::product::{Ran, finish, start, wait};
+use cofferdam_testkit::rows::{Attempt, Attempts, Row, User, attempts, with_input};
 
 use crate::Ended;
 use crate::row;
+use crate::waiting::waiting;
 
 row!("SYS-01", no_call_is_reached_that_the_list_does_not_allow);
 row!("SYS-02", no_ring_is_to_be_had_and_programs_that_want_one_go_on_without);
@@ -52,17 +53,15 @@ fn in_scratch(row: &Row, program: &Path, words: &[String]) -> Command {
 }
 
 /// As [`Row::compare`] does, but with one line for all attempts whose control doesn't get through.
-fn compare(row: &mut Row, mut inside: Attempts, control: &Attempts, why: &str) {
-    let got_through = |name: &str| control.get(name).is_some_and(|attempt| attempt.breach);
-    let nothing: Vec<String> = inside
-        .iter()
-        .filter(|(name, attempt)| !attempt.breach && !got_through(name))
-        .map(|(name, _)| name.clone())
-        .collect();
-    inside.retain(|name, _| !nothing.contains(name));
-    row.compare(&inside, control);
+fn compare(row: &mut Row, inside: &Attempts, control: &Attempts, why: &str) {
+    compare_but_for(row, inside, control, &[], why);
+}
+
+/// The same, where some attempts are made inside alone.
+fn compare_but_for(row: &mut Row, inside: &Attempts, control: &Attempts, inside_alone: &[&str], why: &str) {
+    let unproved = row.unproved(inside, control, inside_alone);
     let (nameless, mut names): (Vec<String>, Vec<String>) =
-        nothing.into_iter().partition(|name| name.parse::<u32>().is_ok());
+        unproved.into_iter().partition(|name| name.parse::<u32>().is_ok());
     if !nameless.is_empty() {
         names.push(format!("{} numbers without a name", nameless.len()));
     }
@@ -117,7 +116,7 @@ fn no_call_is_reached_that_the_list_does_not_allow(row: &mut Row) -> Ended {
     // What is allowed needs no control; `sync` would keep the host's disks busy.
     let refused = calls.iter().filter(|call| call.refused.is_some() && call.name != "sync");
     let control = attempts(&finish(in_scratch(row, &sweep, &refused.map(word).collect::<Vec<_>>())));
-    compare(row, inside, &control, "answered the same or not tried outside");
+    compare_but_for(row, &inside, &control, &["sync"], "answered the same or not tried outside");
     Ended::Tested
 }
 
@@ -194,7 +193,7 @@ fn neither_kernel_surfaces_nor_administration_are_reached(row: &mut Row) -> Ende
     assert_eq!(administered(), before);
     assert!((clock_offset() - offset).abs() < 1.0, "the clock was set");
     let control = attempts(&finish(in_scratch(row, &probe, &[])));
-    compare(row, inside, &control, "refused or missing outside too");
+    compare(row, &inside, &control, "refused or missing outside too");
     Ended::Tested
 }
 
@@ -221,41 +220,9 @@ fn namespaces_and_mounts_stay_as_they_were_made(row: &mut Row) -> Ended {
     let inside = row.inside_program(&[], &probe, &[]);
     assert_eq!(host_name(), before);
     let control = attempts(&finish(in_scratch(row, &probe, &[])));
-    compare(row, inside, &control, "refused or missing outside too");
+    compare(row, &inside, &control, "refused or missing outside too");
     cgroups_and_ids_of_the_host_cannot_be_seen(row);
     Ended::Tested
-}
-
-/// A program inside that waits, seen from outside.
-struct Waiting {
-    child: Started,
-    pid: i32,
-    said: String,
-}
-
-/// Starts a shell inside, which runs a script and waits.
-fn waiting(row: &mut Row, script: &str) -> Waiting {
-    let mark = format!("row-{}-{:?}", std::process::id(), row.user());
-    let script = format!("{script}; echo .; read line");
-    let mut command = row.command(&["--quiet", "--", "sh", "-c", &script, &mark]);
-    let mut child = start(command.stdin(Stdio::piped()));
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut said = String::new();
-    while !said.ends_with(".\n") {
-        assert_ne!(std::io::BufRead::read_line(&mut out, &mut said).unwrap(), 0, "{said}");
-    }
-    let line = format!("sh\0-c\0{script}\0{mark}\0");
-    let is_inner =
-        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|at| at == line.as_bytes());
-    let pid = processes_with(&mark).into_iter().find(is_inner).unwrap();
-    Waiting { child, pid, said }
-}
-
-impl Waiting {
-    fn end(mut self) {
-        drop(self.child.stdin.take());
-        wait(self.child, Instant::now());
-    }
 }
 
 /// What the program says of its cgroups and ids beside what they are.
@@ -287,9 +254,10 @@ fn no_socket_of_another_kind_opens(row: &mut Row) -> Ended {
     let probe = build(row, "sockets", include_str!("sys/sockets.c"));
     let mut inside = row.inside_program(&[], &probe, &[]);
     let control = attempts(&finish(in_scratch(row, &probe, &[])));
-    let lacking = control.iter().filter(|(_, attempt)| !attempt.breach);
+    let (control, lacking): (Attempts, Attempts) =
+        control.into_iter().partition(|(_, attempt)| attempt.breach);
     let mut filter_only = vec![];
-    for (name, attempt) in lacking {
+    for (name, attempt) in &lacking {
         let words: Vec<u64> = attempt.detail.split(' ').take(3).map(|word| word.parse().unwrap()).collect();
         let verdict = verdict("socket", &words);
         let refused = [EPERM, EAFNOSUPPORT, EPROTONOSUPPORT].map(|errno| ERRNO | errno);
@@ -463,6 +431,23 @@ while made < 16:
 report('all layers of Landlock', made == 16, made)
 ";
 
+/// What Landlock's rules refuse and nothing else does: the filter and the limits let it through, and the file
+/// system of such queues is mounted nowhere.
+const LANDLOCKED: &str = r"
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def queue():
+    name = f'/row-{os.getpid()}'.encode()
+    if libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None) < 0:
+        raise OSError(ctypes.get_errno(), 'mq_open')
+    libc.mq_unlink(name)
+attempt('a queue of messages', queue)
+";
+
+fn the_rules_of_landlock_are_in_force(row: &mut Row) {
+    row.denies(LANDLOCKED);
+}
+
 fn a_layer_of_landlock_is_in_force(row: &mut Row) {
     let (inside, outside) = (row.inside(&[], LAYERS), row.outside(LAYERS));
     let made = &inside["all_layers_of_Landlock"].detail;
@@ -471,6 +456,7 @@ fn a_layer_of_landlock_is_in_force(row: &mut Row) {
 }
 
 fn nothing_gains_privileges(row: &mut Row) -> Ended {
+    the_rules_of_landlock_are_in_force(row);
     a_layer_of_landlock_is_in_force(row);
     let inside = row.inside(&[], STATUS);
     // Outside, with every set of capabilities that a thread can have.
@@ -571,13 +557,18 @@ fn privileged_files_of_an_image_stay_ordinary(row: &mut Row) {
 
 // ---- SYS-11 ----
 
-/// Devices by name, kind, major and minor number; the last is the disk that the host's root is on.
-const DEVICES: &str = r"
-import errno, os, stat
+/// Devices by name, major and minor number; the last is the disk that the host's root is on.
+const TABLE: &str = r"
+import os, stat
 devices = {'mem': (1, 1), 'port': (1, 4), 'kmsg': (1, 11), 'kvm': (10, 232), 'tun': (10, 200), 'fuse': (10, 229),
            'loop-control': (10, 237), 'vhost-net': (10, 238), 'vhost-vsock': (10, 241), 'uinput': (10, 223),
-           'console': (5, 1), 'disk': disk}
-def anywhere(action):
+           'console': (5, 1), 'zeros': (1, 5), 'disk': disk}
+kinds = {name: stat.S_IFBLK if name == 'disk' else stat.S_IFCHR for name in devices}
+";
+
+/// Makes them and opens what was made and what the host's user has `shown`; looks for those of the host's.
+const DEVICES: &str = r"
+def anywhere(action, folders):
     done = False
     for folder in folders:
         try:
@@ -586,11 +577,10 @@ def anywhere(action):
         except OSError as error: why = error
     if not done: raise why
 for name, numbers in devices.items():
-    kind = stat.S_IFBLK if name == 'disk' else stat.S_IFCHR
-    make = lambda folder: os.mknod(f'{folder}/{name}', kind | 0o666, os.makedev(*numbers))
+    make = lambda folder: os.mknod(f'{folder}/{name}', kinds[name] | 0o666, os.makedev(*numbers))
     look = lambda folder: os.close(os.open(f'{folder}/{name}', os.O_RDONLY | os.O_NONBLOCK))
-    attempt(f'make {name}', lambda: anywhere(make))
-    attempt(f'open {name}', lambda: anywhere(look))
+    attempt(f'make {name}', lambda: anywhere(make, folders))
+    attempt(f'open {name}', lambda: anywhere(look, [*folders, shown]))
     for folder in folders:
         try: os.unlink(f'{folder}/{name}')
         except OSError: pass
@@ -599,7 +589,7 @@ for name in host:
     attempt(f'find {name}', lambda: stat.S_IFMT(os.stat('/dev/' + name).st_mode) in (stat.S_IFCHR, stat.S_IFBLK))
 found = []
 for top in ['/dev', '/tmp', '/run', '/sys', '/workspace', '/home']:
-    for folder, folders, files in os.walk(top):
+    for folder, _, files in os.walk(top):
         for file in files:
             try: mode = os.lstat(folder + '/' + file).st_mode
             except OSError: continue
@@ -611,6 +601,26 @@ for name in ['null', 'zero', 'full', 'random', 'urandom']:
     os.close(os.open('/dev/' + name, os.O_RDONLY))
 os.openpty()
 ";
+
+/// Makes a node of each in a folder.
+const NODES: &str = r"
+os.umask(0)
+for name, numbers in devices.items(): os.mknod(f'{folder}/{name}', kinds[name] | 0o666, os.makedev(*numbers))
+";
+
+/// Makes a node of each device in a folder of the user's, if these tests may: what it is worth outside
+/// depends on the device alone.
+fn make_nodes(row: &mut Row, folder: &str, disk: &str) {
+    std::fs::create_dir(folder).unwrap();
+    if !is_root() {
+        return row.inconclusive("nodes of devices that the host shows: only root can make them");
+    }
+    let make = format!("import os\ndisk, folder = {disk}, {folder:?}\n{TABLE}{NODES}");
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", &make]);
+    assert_eq!(finish(command).code, 0);
+    row.product().give(Path::new(folder));
+}
 
 fn no_device_is_made_or_found(row: &mut Row) -> Ended {
     let root = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata("/").unwrap());
@@ -629,14 +639,27 @@ fn no_device_is_made_or_found(row: &mut Row) -> Ended {
             !harmless.contains(&name.as_str()) && !name.starts_with("tty") && !name.starts_with("vcs")
         })
         .collect();
-    let probe =
-        |folders: &str| format!("import os\ndisk, folders, host = {disk}, {folders}, {host:?}\n{DEVICES}");
-    let inside = row.inside(&[], &probe("['/workspace', '/tmp', '/dev/shm', '/home/user', '/var/tmp']"));
-    let control = row.outside(&probe("['.']"));
+    let nodes = row.product().folder().join("nodes");
+    let nodes = nodes.to_str().unwrap();
+    make_nodes(row, nodes, &disk);
+    let probe = |folders: &str, shown: &str| {
+        format!(
+            "import os\ndisk, folders, shown, host = {disk}, {folders}, {shown:?}, {host:?}\n{TABLE}{DEVICES}"
+        )
+    };
+    let writable = "['/workspace', '/tmp', '/dev/shm', '/home/user', '/var/tmp']";
+    let inside = row.inside(&["--in", nodes], &probe(writable, "/inputs/nodes"));
+    if is_root() {
+        let missing = |(name, attempt): &(&String, &Attempt)| {
+            name.starts_with("open_") && attempt.detail.contains("No such file")
+        };
+        assert_eq!(inside.iter().find(missing), None, "it was there to be opened");
+    }
+    let control = row.outside(&probe("['.']", nodes));
     let why = match row.user() {
         User::Root => "the host has no such device",
         User::Ordinary => "only root makes or opens them outside",
     };
-    compare(row, inside, &control, why);
+    compare(row, &inside, &control, why);
     Ended::Tested
 }

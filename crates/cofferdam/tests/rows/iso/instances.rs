@@ -180,11 +180,12 @@ for family, address in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'),
     attempt(f'a port at {address}', lambda: connect((address, ports[family]), family))
 ";
 
-/// Ports of loopback at which a daemon, or a broker, might be administered: whatever listens there is
-/// the host's. Only inside, since outside it would be somebody's.
-const KNOWN_PORTS: &str = r"
+/// Ports of loopback at which a daemon, or a broker, might be administered.
+const KNOWN_PORTS: [u16; 10] = [22, 2375, 2376, 4243, 5000, 6443, 8080, 9000, 10250, 16509];
+
+const CONNECT_TO_PORTS: &str = r"
 import socket
-for port in [22, 2375, 2376, 4243, 5000, 6443, 8080, 9000, 10250, 16509]:
+for port in ports:
     def connect():
         with socket.create_connection(('127.0.0.1', port), 1): pass
     attempt(f'port {port}', connect)
@@ -212,12 +213,8 @@ fn control_endpoints_are_out_of_reach(row: &mut Row) -> Ended {
         )
     };
     let inside = row.inside(&[], &connect("", "/", ""));
-    let known = row.inside(&[], KNOWN_PORTS);
-    assert!(known.values().all(|attempt| !attempt.breach), "{known:?}");
     let arrived = || {
-        tcp.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
-        let tcp: usize =
-            tcp.iter().map(|listener| std::iter::from_fn(|| listener.accept().ok()).count()).sum();
+        let tcp: usize = tcp.iter().map(connections).sum();
         (listeners.iter().map(heard).sum::<usize>(), tcp)
     };
     assert_eq!(arrived(), (0, 0), "nothing arrived");
@@ -226,5 +223,32 @@ fn control_endpoints_are_out_of_reach(row: &mut Row) -> Ended {
     row.compare(&inside, &outside);
     // Each endpoint twice, and the abstract one.
     assert_eq!(arrived(), (2 * ENDPOINTS.len() + 1, 3), "everything arrives from outside");
+    no_known_port_is_reached(row);
     Ended::Tested
+}
+
+/// A daemon of the host's listens at each port: one of ours, or whoever has it already, who isn't connected
+/// to from outside.
+fn no_known_port_is_reached(row: &mut Row) {
+    let listening: Vec<_> =
+        KNOWN_PORTS.iter().filter_map(|port| TcpListener::bind(("127.0.0.1", *port)).ok()).collect();
+    let ours: Vec<_> = listening.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    let inside = row.inside(&[], &format!("ports = {KNOWN_PORTS:?}\n{CONNECT_TO_PORTS}"));
+    let outside = row.outside(&format!("ports = {ours:?}\n{CONNECT_TO_PORTS}"));
+    let somebodys: Vec<_> =
+        KNOWN_PORTS.iter().filter(|port| !ours.contains(port)).map(|port| format!("port_{port}")).collect();
+    let somebodys: Vec<_> = somebodys.iter().map(String::as_str).collect();
+    let unproved = row.unproved(&inside, &outside, &somebodys);
+    if !unproved.is_empty() {
+        row.inconclusive(format!("somebody else listens there: {}", unproved.join(" ")));
+    }
+    for listener in &listening {
+        assert_eq!(connections(listener), 1, "from outside alone: {listener:?}");
+    }
+}
+
+/// How many connections wait at a listener, which are taken.
+fn connections(listener: &TcpListener) -> usize {
+    listener.set_nonblocking(true).unwrap();
+    std::iter::from_fn(|| listener.accept().ok()).count()
 }
