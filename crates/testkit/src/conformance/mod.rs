@@ -69,6 +69,9 @@ pub enum Verdict {
     Refused(Gap),
 }
 
+/// What the reason of a skip begins with whose claim is about something that the backend hasn't got.
+const NOT_FOR_THIS: &str = "not for this backend: ";
+
 /// A claim that doesn't hold, and what was seen instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
@@ -218,7 +221,7 @@ pub fn hold(subject: &Subject, claim: &str, test: &str) {
     }
     match Entry::of(claim).judge(subject) {
         Ok(Verdict::Held) => {}
-        Ok(Verdict::NotForThis(why)) => crate::record_skip(test, &why),
+        Ok(Verdict::NotForThis(why)) => crate::record_skip(test, &format!("{NOT_FOR_THIS}{why}")),
         Ok(Verdict::Refused(gap)) => println!("REFUSED {test}: {} ({})", gap.capability, gap.why),
         Err(broken) => panic!("{} is broken: {claim}: {broken}", subject.name),
     }
