@@ -14,7 +14,7 @@
 //!
 //! - [`Subject`]: a backend and how it is made. [`trial`]: runs of it, through the engine and over its
 //!   traits; [`wired`] is what the runs are connected to.
-//! - [`ends`], [`output`], [`input`], [`signals`], [`handed_in`], [`teardown`]: behaviours.
+//! - [`ends`], [`output`], [`input`], [`signals`], [`handed_in`], [`alone`], [`teardown`]: behaviours.
 //! - [`fields`]: fields of the policy.
 //! - [`toys`]: backends with a vice.
 //! - [`ordinary`]: the same suite again as an ordinary user.
@@ -28,6 +28,7 @@ macro_rules! must {
     };
 }
 
+mod alone;
 mod ends;
 mod fields;
 mod handed_in;

@@ -2,7 +2,7 @@
 //! it. Whatever is added here is a test of every backend.
 
 use super::toys::Vice;
-use super::{Entry, Needs, ends, fields, handed_in, input, output, signals, teardown};
+use super::{Entry, Needs, alone, ends, fields, handed_in, input, output, signals, teardown};
 
 use fields::{choice, files, limits, reach};
 
@@ -52,6 +52,8 @@ macro_rules! each_entry {
                 handed_in::one_program_runs_at_a_time_and_its_end_is_kept_for_whoever_asks Python;
                 handed_in::a_file_that_does_not_fit_is_an_error_and_the_sandbox_goes_on Python;
                 handed_in::what_changed_comes_out_and_nothing_else_and_not_before_the_halt Python;
+                alone::what_no_policy_shows_is_not_seen Python;
+                alone::a_second_sandbox_finds_nothing_of_the_first Python;
                 teardown::after_a_halt_everything_is_dead Sh;
                 teardown::a_halted_sandbox_takes_nothing_and_says_the_same_again Sh;
                 teardown::closing_ends_everything Sh;
@@ -123,6 +125,10 @@ macro_rules! each_entry {
                 LosesSignals a_signal_reaches_the_program;
                 LosesFiles files_are_there_before_the_program_starts;
                 ForgetsChanges what_changed_comes_out_and_nothing_else_and_not_before_the_halt;
+                ShowsTheHost what_no_policy_shows_is_not_seen;
+                WritesToTheHost what_no_policy_shows_is_not_seen;
+                ReachesProcesses what_no_policy_shows_is_not_seen;
+                KeepsState a_second_sandbox_finds_nothing_of_the_first;
                 LeavesProcesses after_a_halt_everything_is_dead;
                 CountsNothing a_program_that_ignores_everything_is_timed_out_and_dead;
                 LivesForEver a_halted_sandbox_takes_nothing_and_says_the_same_again;

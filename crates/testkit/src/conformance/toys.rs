@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -16,11 +17,13 @@ use cofferdam_core::backend::{
     Backend, BackendError, Boxed, Ending, Exec, Fit, Left, Output, Running, Session,
 };
 use cofferdam_core::capability::{Capability, Gap, Offers};
-use cofferdam_core::files::Files;
+use cofferdam_core::files::{Files, GuestPath, Shown};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::{ALWAYS_ASKED, Cpus, Environment, Policy, decide};
 use cofferdam_core::request::{Argv, File, Program, Request, Variable, WindowSize};
+
+use super::handed_in::List;
 
 macro_rules! vices {
     ($($(#[$doc:meta])* $vice:ident,)+) => {
@@ -94,6 +97,8 @@ vices! {
     IgnoresTimeout,
     /// The workspace is ignored.
     IgnoresWorkspace,
+    /// What a program left is put into the next sandbox.
+    KeepsState,
     /// A halt kills nothing.
     LeavesProcesses,
     /// A program's connections are made for it, outside.
@@ -118,10 +123,16 @@ vices! {
     OutlivesItsDrop,
     /// The host's whole environment is passed in.
     PassesTheHostsEnvironment,
+    /// A program's signals reach processes of the host.
+    ReachesProcesses,
+    /// It shows folders of the host that no policy names.
+    ShowsTheHost,
     /// A sweep does nothing.
     SweepsNothing,
     /// A program changes the workspace itself.
     WritesThrough,
+    /// A program writes to folders of the host that no policy names.
+    WritesToTheHost,
 }
 
 impl Vice {
@@ -144,6 +155,10 @@ impl Vice {
             Vice::PassesTheHostsEnvironment => {
                 let host = std::env::vars().filter_map(|(name, value)| Variable::new(name, value).ok());
                 policy.environment.passed.extend(host);
+            }
+            Vice::ShowsTheHost => {
+                let folder = named(&policy.environment.set, "HOST_FOLDER").map(PathBuf::from);
+                files.shown.extend(folder.map(|host| Shown { guest: GuestPath::new(&host).unwrap(), host }));
             }
             _ => {}
         }
@@ -193,6 +208,12 @@ pub fn loosen(grant: &Grant, change: impl FnOnce(&mut Policy)) -> Grant {
     decide(&policy, grant.policy().clone(), &request).unwrap()
 }
 
+/// The value of a variable.
+fn named(variables: &[Variable], name: &str) -> Option<String> {
+    let found = variables.iter().find(|variable| variable.name() == name)?;
+    Some(found.to_c_string().to_str().ok()?.split_once('=')?.1.to_owned())
+}
+
 /// Sandboxes that should be gone; they go with their toy.
 type Kept = Arc<Mutex<Vec<Box<dyn Session>>>>;
 
@@ -202,6 +223,8 @@ pub struct Toy {
     vice: Vice,
     offers: Offers,
     kept: Kept,
+    /// What programs left in their working directories, for a later one to find.
+    state: Arc<Mutex<Vec<File>>>,
 }
 
 impl Toy {
@@ -209,7 +232,7 @@ impl Toy {
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, vice: Vice) -> Self {
         let offers = inner.offers().clone().with(vice.claims().iter().copied());
-        Toy { inner, vice, offers, kept: Kept::default() }
+        Toy { inner, vice, offers, kept: Kept::default(), state: Arc::default() }
     }
 }
 
@@ -239,14 +262,20 @@ impl Backend for Toy {
         Box::pin(async move {
             let vice = self.vice;
             let workspace = grant.files().workspace.as_ref().map(|workspace| workspace.host.clone());
-            let inner = self.inner.open(run, loosen(&grant, |policy| vice.loosen(policy))).await?;
+            let environment = grant.environment().to_vec();
+            let mut inner = self.inner.open(run, loosen(&grant, |policy| vice.loosen(policy))).await?;
             let mut enforced = inner.enforced().clone();
             enforced.extend(vice.claims());
             if vice == Vice::CallsGapsEnforced {
                 enforced.extend(Capability::ALL);
             }
-            let kept = Arc::clone(&self.kept);
-            Ok(Box::new(ToySession { inner: Some(inner), vice, enforced, workspace, kept }) as _)
+            let left: Vec<File> = std::mem::take(&mut *self.state.lock().unwrap());
+            for file in left {
+                inner.put(file).await?;
+            }
+            let (kept, state) = (Arc::clone(&self.kept), Arc::clone(&self.state));
+            let inner = Some(inner);
+            Ok(Box::new(ToySession { inner, vice, enforced, workspace, environment, kept, state }) as _)
         })
     }
 }
@@ -257,7 +286,9 @@ struct ToySession {
     vice: Vice,
     enforced: BTreeSet<Capability>,
     workspace: Option<PathBuf>,
+    environment: Vec<Variable>,
     kept: Kept,
+    state: Arc<Mutex<Vec<File>>>,
 }
 
 impl Drop for ToySession {
@@ -278,6 +309,14 @@ impl ToySession {
         match self.vice {
             Vice::IgnoresTerminal => exec.terminal = None,
             Vice::LetsOut => connect_for(&exec.program),
+            Vice::ReachesProcesses => {
+                let pid = named(&self.environment, "HOST_PID").unwrap();
+                assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+            }
+            Vice::WritesToTheHost => {
+                let folder = named(&self.environment, "HOST_FOLDER").unwrap();
+                std::fs::write(PathBuf::from(folder).join("written"), "").unwrap();
+            }
             Vice::WritesThrough => {
                 if let Some(workspace) = &self.workspace {
                     std::fs::write(workspace.join("src/a.txt"), "through").unwrap();
@@ -344,6 +383,15 @@ impl Session for ToySession {
                 return Ok(Left::default());
             }
             let left = self.inner().halt().await?;
+            if vice == Vice::KeepsState {
+                let mut list = List::default();
+                self.inner().get(&mut list).await?;
+                let files = list
+                    .0
+                    .iter()
+                    .filter_map(|(key, bytes)| Some(super::trial::file(key.strip_prefix("added ")?, bytes)));
+                self.state.lock().unwrap().extend(files);
+            }
             Ok(match vice {
                 Vice::CountsNothing => Left::default(),
                 Vice::CallsMemoryAKill => Left { out_of_memory: false, ..left },
