@@ -228,12 +228,13 @@ pub fn hold(subject: &Subject, claim: &str, test: &str) {
     }
 }
 
-/// The body of each test of a toy: the backend with a vice is caught by a claim.
+/// The body of each test of a toy: the backend with a vice is caught by a claim, which says what is
+/// wrong with it. One that fails for another reason has caught nothing.
 ///
 /// # Panics
 ///
 /// If it isn't.
-pub fn caught(subject: Subject, vice: Vice, claim: &str, test: &str) {
+pub fn caught(subject: Subject, vice: Vice, claim: &str, says: &str, test: &str) {
     if let Some(why) = subject.absence() {
         return crate::record_skip(test, &format!("{} can't be started here: {why}", subject.name));
     }
@@ -247,7 +248,8 @@ pub fn caught(subject: Subject, vice: Vice, claim: &str, test: &str) {
         Err(broken) => panic!("without a vice: {claim}: {broken}"),
     }
     match Entry::of(claim).judge(&subject.with(vice)) {
-        Err(broken) => println!("CAUGHT {vice:?} by {claim}: {broken}"),
+        Err(broken) if broken.0.contains(says) => println!("CAUGHT {vice:?} by {claim}: {broken}"),
+        Err(broken) => panic!("{vice:?} is caught by {claim} for another reason than {says:?}: {broken}"),
         other => panic!("{vice:?} is not caught by {claim}: {other:?}"),
     }
 }
@@ -271,7 +273,7 @@ macro_rules! conformance_tests {
         ($name:ident, $subject:expr)
         behaviours { $($place:ident::$claim:ident $needs:ident;)+ }
         fields { $($field_place:ident::$field:ident $field_needs:ident;)+ }
-        toys { $($vice:ident $caught_by:ident;)+ }
+        toys { $($vice:ident $caught_by:ident $says:literal;)+ }
     ) => {
         mod $name {
             use super::*;
@@ -309,7 +311,7 @@ macro_rules! conformance_tests {
                     fn $vice() {
                         let test = concat!(module_path!(), "::", stringify!($vice));
                         let vice = $crate::conformance::toys::Vice::$vice;
-                        $crate::conformance::caught($subject, vice, stringify!($caught_by), test);
+                        $crate::conformance::caught($subject, vice, stringify!($caught_by), $says, test);
                     }
                 )+
             }

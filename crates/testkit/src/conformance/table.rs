@@ -1,5 +1,5 @@
 //! The tables: every behaviour, every field of the policy, and every toy with the claim that catches
-//! it. Whatever is added here is a test of every backend.
+//! it and words that only this failure has. Whatever is added here is a test of every backend.
 
 use super::toys::Vice;
 use super::{Entry, Needs, alone, ends, fields, handed_in, input, output, signals, teardown};
@@ -88,53 +88,52 @@ macro_rules! each_entry {
                 choice::a_terminal_is_had_or_the_run_is_refused Python;
             }
             toys {
-                IgnoresMemory memory_beyond_the_limit_is_not_had;
-                IgnoresCpus processor_time_beyond_the_share_is_not_had;
-                IgnoresPids processes_beyond_the_limit_are_not_had;
-                IgnoresDisk bytes_beyond_the_disk_are_not_had;
-                IgnoresFiles files_beyond_their_number_are_not_had;
-                IgnoresTimeout nothing_runs_beyond_the_deadline;
-                IgnoresGrace a_program_has_its_grace_and_no_more;
-                IgnoresOutput output_beyond_the_limit_is_not_passed_on;
-                IgnoresSet what_the_policy_sets_is_set;
-                IgnoresPass what_the_policy_passes_is_passed;
-                PassesTheHostsEnvironment what_no_policy_names_is_not_passed;
-                LetsOut nothing_leaves_without_a_rule;
-                ClaimsEgress a_rule_lets_through_what_it_names_or_is_refused;
-                ClaimsCredentials a_credential_is_refused_as_long_as_nobody_mints_it;
-                IgnoresWorkspace a_workspace_is_seen_and_not_written;
-                WritesThrough a_workspace_is_seen_and_not_written;
-                IgnoresInputs an_input_is_seen_and_not_written;
-                IgnoresHide what_is_hidden_is_not_seen;
-                IgnoresKeep what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run;
-                IgnoresPython the_python_that_was_named_is_the_one_that_runs;
-                ClaimsAKernel what_is_required_is_there_or_the_run_is_refused;
-                CallsGapsEnforced an_accepted_gap_is_told_and_not_called_enforced;
-                IgnoresTerminal a_terminal_is_had_or_the_run_is_refused;
-                AlwaysExitsWithZero an_exit_status_is_the_outcomes;
-                CallsSignalsExits a_signal_that_ends_a_program_is_named;
-                CallsMemoryAKill a_lack_of_memory_is_told_from_a_kill_and_ends_all;
-                CallsTheMissingStarted a_program_that_is_not_there_is_refused_and_nothing_ran;
-                CallsTheLostEnded a_sandbox_that_dies_under_its_program_is_lost;
-                LosesOutput ten_megabytes_arrive_whole_however_slowly_they_are_read;
-                LosesLastWords the_last_words_before_an_end_arrive;
-                HoldsOutput a_piece_comes_when_it_is_written_and_not_at_the_end;
-                MixesStreams each_stream_keeps_its_order_and_its_name;
-                LosesInput a_megabyte_comes_back_as_it_went_in;
-                NeverEndsInput an_input_that_is_not_there_is_empty;
-                LosesSignals a_signal_reaches_the_program;
-                LosesFiles files_are_there_before_the_program_starts;
-                ForgetsChanges what_changed_comes_out_and_nothing_else_and_not_before_the_halt;
-                ShowsTheHost what_no_policy_shows_is_not_seen;
-                WritesToTheHost what_no_policy_shows_is_not_seen;
-                ReachesProcesses what_no_policy_shows_is_not_seen;
-                KeepsState a_second_sandbox_finds_nothing_of_the_first;
-                LeavesProcesses after_a_halt_everything_is_dead;
-                CountsNothing a_program_that_ignores_everything_is_timed_out_and_dead;
-                LivesForEver a_halted_sandbox_takes_nothing_and_says_the_same_again;
-                ClosesNothing closing_ends_everything;
-                OutlivesItsDrop dropping_a_session_ends_everything;
-                SweepsNothing a_sweep_takes_what_is_there_and_minds_nothing_else;
+                IgnoresMemory memory_beyond_the_limit_is_not_had "bytes of memory";
+                IgnoresCpus processor_time_beyond_the_share_is_not_had "with a tenth of a core";
+                IgnoresPids processes_beyond_the_limit_are_not_had "it had 4";
+                IgnoresDisk bytes_beyond_the_disk_are_not_had "with a limit of 2 MiB";
+                IgnoresFiles files_beyond_their_number_are_not_had "with a limit of 300";
+                IgnoresTimeout nothing_runs_beyond_the_deadline "it left";
+                IgnoresGrace a_program_has_its_grace_and_no_more "it was never asked to end";
+                IgnoresSet what_the_policy_sets_is_set "SET_TEXT isn't";
+                IgnoresPass what_the_policy_passes_is_passed "PASSED_TEXT isn't there";
+                PassesTheHostsEnvironment what_no_policy_names_is_not_passed "the host's";
+                LetsOut nothing_leaves_without_a_rule "something left by";
+                ClaimsEgress a_rule_lets_through_what_it_names_or_is_refused "what the rule names";
+                ClaimsCredentials a_credential_is_refused_as_long_as_nobody_mints_it "without its credential";
+                IgnoresWorkspace a_workspace_is_seen_and_not_written "No such file or directory: 'src/a.txt'";
+                WritesThrough a_workspace_is_seen_and_not_written "the host's files are others now";
+                IgnoresInputs an_input_is_seen_and_not_written "No such file or directory: '/inputs/data/data.csv'";
+                IgnoresHide what_is_hidden_is_not_seen "sk-hidden";
+                IgnoresKeep what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run "{\"plain.txt\"} came out";
+                IgnoresPython the_python_that_was_named_is_the_one_that_runs "None /usr";
+                ClaimsAKernel what_is_required_is_there_or_the_run_is_refused "its kernel is the host's own";
+                CallsGapsEnforced an_accepted_gap_is_told_and_not_called_enforced "is said to be enforced";
+                IgnoresTerminal a_terminal_is_had_or_the_run_is_refused "Inappropriate ioctl";
+                AlwaysExitsWithZero an_exit_status_is_the_outcomes "ended Exited(1): Exited(0)";
+                CallsSignalsExits a_signal_that_ends_a_program_is_named "ended Signalled(1): Exited(129)";
+                CallsMemoryAKill a_lack_of_memory_is_told_from_a_kill_and_ends_all "ended OutOfMemory: Signalled(9)";
+                CallsTheMissingStarted a_program_that_is_not_there_is_refused_and_nothing_ran "ended Refused: Exited(127)";
+                CallsTheLostEnded a_sandbox_that_dies_under_its_program_is_lost "ended BackendLost: Exited(0)";
+                LosesOutput ten_megabytes_arrive_whole_however_slowly_they_are_read "of 10000000 came";
+                LosesLastWords the_last_words_before_an_end_arrive "of 200000 bytes came";
+                HoldsOutput a_piece_comes_when_it_is_written_and_not_at_the_end "it came at the end";
+                MixesStreams each_stream_keeps_its_order_and_its_name "out of order";
+                LosesInput a_megabyte_comes_back_as_it_went_in "0 bytes came back";
+                NeverEndsInput an_input_that_is_not_there_is_empty "ended Exited(0): TimedOut";
+                LosesSignals a_signal_reaches_the_program "ended Exited(7): TimedOut";
+                LosesFiles files_are_there_before_the_program_starts "No such file or directory: 'large'";
+                ForgetsChanges what_changed_comes_out_and_nothing_else_and_not_before_the_halt "{} came out";
+                ShowsTheHost what_no_policy_shows_is_not_seen "it read what no policy shows";
+                WritesToTheHost what_no_policy_shows_is_not_seen "it wrote beside";
+                ReachesProcesses what_no_policy_shows_is_not_seen "it killed a process";
+                KeepsState a_second_sandbox_finds_nothing_of_the_first "after the first a second finds";
+                LeavesProcesses after_a_halt_everything_is_dead "what still runs";
+                CountsNothing a_program_that_ignores_everything_is_timed_out_and_dead "0 were left";
+                LivesForEver a_halted_sandbox_takes_nothing_and_says_the_same_again "a sandbox that was halted is alive";
+                ClosesNothing closing_ends_everything "what still runs";
+                OutlivesItsDrop dropping_a_session_ends_everything "what still runs";
+                SweepsNothing a_sweep_takes_what_is_there_and_minds_nothing_else "what was swept lives";
             }
         }
     };
@@ -145,7 +144,7 @@ macro_rules! tables {
         ()
         behaviours { $($place:ident::$claim:ident $needs:ident;)+ }
         fields { $($field_place:ident::$field:ident $field_needs:ident;)+ }
-        toys { $($vice:ident $caught_by:ident;)+ }
+        toys { $($vice:ident $caught_by:ident $says:literal;)+ }
     ) => {
         /// What every backend must show.
         pub static BEHAVIOURS: &[Entry] =
@@ -155,16 +154,18 @@ macro_rules! tables {
         pub static FIELDS: &[Entry] =
             &[$(Entry { claim: stringify!($field), needs: Needs::$field_needs, check: $field_place::$field },)+];
 
-        /// Which claim catches which vice.
-        pub static CAUGHT: &[(Vice, &str)] = &[$((Vice::$vice, stringify!($caught_by)),)+];
+        /// Which claim catches which vice, and what it says then.
+        pub static CAUGHT: &[(Vice, &str, &str)] = &[$((Vice::$vice, stringify!($caught_by), $says),)+];
     };
 }
 
 each_entry! { (tables) }
 
 /// Fields whose claim no toy breaks, and why: a backend never sees them.
-pub static WITHOUT_TOY: &[(&str, &str)] =
-    &[("another_backend_is_never_taken_instead", "the engine chooses before any backend is asked")];
+pub static WITHOUT_TOY: &[(&str, &str)] = &[
+    ("another_backend_is_never_taken_instead", "the engine chooses before any backend is asked"),
+    ("output_beyond_the_limit_is_not_passed_on", "the engine counts what it passes on"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_field_has_a_toy_that_ignores_it_or_a_reason() {
-        let caught: BTreeSet<_> = CAUGHT.iter().map(|(_, claim)| *claim).collect();
+        let caught: BTreeSet<_> = CAUGHT.iter().map(|(_, claim, _)| *claim).collect();
         for entry in FIELDS {
             let excused = WITHOUT_TOY.iter().any(|(claim, _)| *claim == entry.claim);
             assert!(caught.contains(entry.claim) != excused, "{}", entry.claim);
@@ -183,10 +184,11 @@ mod tests {
 
     #[test]
     fn every_vice_is_caught_by_a_claim_that_there_is_and_no_claim_is_there_twice() {
-        for (_, claim) in CAUGHT {
+        for (_, claim, says) in CAUGHT {
             let _ = Entry::of(claim); // panics if there is none
+            assert!(says.len() > 3, "any failure of {claim} says {says:?}");
         }
-        assert_eq!(CAUGHT.iter().map(|(vice, _)| vice).collect::<BTreeSet<_>>().len(), Vice::ALL.len());
+        assert_eq!(CAUGHT.iter().map(|(vice, ..)| vice).collect::<BTreeSet<_>>().len(), Vice::ALL.len());
         let claims: BTreeSet<_> = BEHAVIOURS.iter().chain(FIELDS).map(|entry| entry.claim).collect();
         assert_eq!(claims.len(), BEHAVIOURS.len() + FIELDS.len());
     }

@@ -81,8 +81,6 @@ vices! {
     IgnoresKeep,
     /// `limits.memory` is ignored.
     IgnoresMemory,
-    /// `limits.output` is ignored: nobody is told of output that could be too much.
-    IgnoresOutput,
     /// `environment.pass` is ignored.
     IgnoresPass,
     /// `limits.pids` is ignored.
@@ -461,7 +459,7 @@ impl ToyRunning {
 impl Running for ToyRunning {
     fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
         Box::pin(async move {
-            if matches!(self.vice, Vice::HoldsOutput | Vice::IgnoresOutput) {
+            if self.vice == Vice::HoldsOutput {
                 self.inner.wait().await?;
             }
             loop {

@@ -388,7 +388,7 @@ pub(super) fn marker() -> String {
 /// Everything whose command line holds a marker is gone, or soon will be.
 pub(super) fn is_gone(marker: &str) -> Result<(), Broken> {
     let gone = eventually(GONE_WITHIN, || processes_with(marker).is_empty());
-    must!(gone, "it still runs: {:?}", processes_with(marker));
+    must!(gone, "it left what still runs: {:?}", processes_with(marker));
     Ok(())
 }
 
