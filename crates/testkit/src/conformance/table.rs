@@ -78,6 +78,7 @@ macro_rules! each_entry {
                 reach::a_rule_lets_through_what_it_names_or_is_refused Python;
                 reach::a_credential_is_refused_as_long_as_nobody_mints_it Python;
                 files::a_workspace_is_seen_and_not_written Python;
+                files::a_copy_is_of_the_moment_before_the_start Python;
                 files::an_input_is_seen_and_not_written Python;
                 files::what_is_hidden_is_not_seen Python;
                 files::what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run Python;
@@ -103,10 +104,12 @@ macro_rules! each_entry {
                 ClaimsCredentials a_credential_is_refused_as_long_as_nobody_mints_it "without its credential";
                 IgnoresWorkspace a_workspace_is_seen_and_not_written "No such file or directory: 'src/a.txt'";
                 WritesThrough a_workspace_is_seen_and_not_written "the host's files are others now";
+                IgnoresCopy a_copy_is_of_the_moment_before_the_start "since is in the copy";
                 IgnoresInputs an_input_is_seen_and_not_written "No such file or directory: '/inputs/data/data.csv'";
                 IgnoresHide what_is_hidden_is_not_seen "sk-hidden";
                 IgnoresKeep what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run "{\"plain.txt\"} came out";
                 IgnoresPython the_python_that_was_named_is_the_one_that_runs "None /usr";
+                IgnoresVenv the_python_that_was_named_is_the_one_that_runs "yes /opt/named None";
                 ClaimsAKernel what_is_required_is_there_or_the_run_is_refused "its kernel is the host's own";
                 CallsGapsEnforced an_accepted_gap_is_told_and_not_called_enforced "is said to be enforced";
                 IgnoresTerminal a_terminal_is_had_or_the_run_is_refused "Inappropriate ioctl";
@@ -171,7 +174,76 @@ pub static WITHOUT_TOY: &[(&str, &str)] = &[
 mod tests {
     use std::collections::BTreeSet;
 
+    use cofferdam_core::files::{Files, Python, Shown, Workspace};
+    use cofferdam_core::policy::{Environment, Limits, Policy};
+
     use super::*;
+
+    /// The claims that each field of some types is held by. One that isn't named doesn't compile.
+    macro_rules! held {
+        ($($type:ident { $($field:ident: [$($claim:ident),+],)+ })+) => {{
+            $(let _ = |it: &$type| { let $type { $($field: _,)+ } = it; };)+
+            [$($((concat!(stringify!($type), ".", stringify!($field)), &[$(stringify!($claim)),+][..]),)+)+]
+        }};
+    }
+
+    #[test]
+    fn every_field_of_the_policy_has_its_claims() {
+        let held = held! {
+            Policy {
+                profile: [another_backend_is_never_taken_instead],
+                backend: [another_backend_is_never_taken_instead],
+                limits: [memory_beyond_the_limit_is_not_had],
+                environment: [what_no_policy_names_is_not_passed],
+                files: [a_workspace_is_seen_and_not_written],
+                network: [nothing_leaves_without_a_rule, a_rule_lets_through_what_it_names_or_is_refused],
+                credentials: [a_credential_is_refused_as_long_as_nobody_mints_it],
+                accept_gaps: [an_accepted_gap_is_told_and_not_called_enforced],
+                require: [what_is_required_is_there_or_the_run_is_refused],
+            }
+            Limits {
+                timeout: [nothing_runs_beyond_the_deadline],
+                grace: [a_program_has_its_grace_and_no_more],
+                memory_bytes: [memory_beyond_the_limit_is_not_had],
+                cpus: [processor_time_beyond_the_share_is_not_had],
+                pids: [processes_beyond_the_limit_are_not_had],
+                disk_bytes: [bytes_beyond_the_disk_are_not_had],
+                files: [files_beyond_their_number_are_not_had],
+                output_bytes: [output_beyond_the_limit_is_not_passed_on],
+            }
+            Environment {
+                set: [what_the_policy_sets_is_set],
+                passed: [what_the_policy_passes_is_passed, what_no_policy_names_is_not_passed],
+            }
+            Files {
+                workspace: [a_workspace_is_seen_and_not_written],
+                shown: [an_input_is_seen_and_not_written],
+                hide: [what_is_hidden_is_not_seen],
+                keep: [what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run],
+                python: [the_python_that_was_named_is_the_one_that_runs],
+            }
+            Workspace {
+                host: [a_workspace_is_seen_and_not_written],
+                copy: [a_copy_is_of_the_moment_before_the_start],
+            }
+            Shown {
+                host: [an_input_is_seen_and_not_written],
+                guest: [an_input_is_seen_and_not_written],
+            }
+            Python {
+                executable: [the_python_that_was_named_is_the_one_that_runs],
+                venv: [the_python_that_was_named_is_the_one_that_runs],
+            }
+        };
+        let fields: BTreeSet<_> = FIELDS.iter().map(|entry| entry.claim).collect();
+        for (field, claims) in held {
+            assert!(claims.iter().all(|claim| fields.contains(claim)), "{field}: {claims:?}");
+        }
+        // What a request asks for is no field of the policy.
+        let of_requests = ["a_terminal_is_had_or_the_run_is_refused"];
+        let claimed: BTreeSet<_> = held.iter().flat_map(|(_, claims)| *claims).chain(&of_requests).collect();
+        assert_eq!(claimed.into_iter().copied().collect::<BTreeSet<_>>(), fields);
+    }
 
     #[test]
     fn every_field_has_a_toy_that_ignores_it_or_a_reason() {

@@ -65,6 +65,8 @@ vices! {
     ForgetsChanges,
     /// Output comes when the program has ended.
     HoldsOutput,
+    /// A workspace that was to be copied is shown through a layer.
+    IgnoresCopy,
     /// `limits.cpus` is ignored.
     IgnoresCpus,
     /// `limits.disk` is ignored.
@@ -93,6 +95,8 @@ vices! {
     IgnoresTerminal,
     /// `limits.timeout` is ignored: what is halted and closed runs on.
     IgnoresTimeout,
+    /// The environment that the interpreter belongs to is ignored.
+    IgnoresVenv,
     /// The workspace is ignored.
     IgnoresWorkspace,
     /// What a program left is put into the next sandbox.
@@ -146,6 +150,8 @@ impl Vice {
             Vice::IgnoresHide => files.hide.clear(),
             Vice::IgnoresInputs => files.shown.clear(),
             Vice::IgnoresPython => files.python = None,
+            Vice::IgnoresCopy => files.workspace.iter_mut().for_each(|workspace| workspace.copy = false),
+            Vice::IgnoresVenv => files.python.iter_mut().for_each(|python| python.venv = None),
             Vice::IgnoresWorkspace => files.workspace = None,
             // A grant has both kinds of variables in one list.
             Vice::IgnoresPass => policy.environment.set.retain(|it| !it.name().starts_with("PASSED")),
