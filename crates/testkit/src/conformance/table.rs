@@ -18,6 +18,7 @@ macro_rules! each_entry {
                 ends::an_exit_status_is_the_outcomes Python;
                 ends::a_signal_that_ends_a_program_is_named Sh;
                 ends::a_program_that_ignores_everything_is_timed_out_and_dead Sh;
+                ends::what_was_used_is_told Python;
                 ends::a_lack_of_memory_is_told_from_a_kill_and_ends_all Sh;
                 ends::a_second_signal_cancels_whenever_it_comes Sh;
                 ends::a_program_that_dies_of_a_signal_that_was_passed_on_was_cancelled Sh;
@@ -44,9 +45,11 @@ macro_rules! each_entry {
                 signals::a_signal_reaches_the_program Sh;
                 signals::a_signal_reaches_what_the_program_started Sh;
                 signals::a_signal_to_a_program_that_has_ended_is_no_error Sh;
+                signals::another_size_reaches_a_program_that_runs_on_a_terminal Python;
                 handed_in::files_are_there_before_the_program_starts Python;
                 handed_in::arguments_arrive_as_they_are Python;
                 handed_in::code_of_any_origin_and_length_runs Python;
+                handed_in::what_it_says_that_it_runs_runs_and_nothing_else Python;
                 handed_in::variables_of_the_request_win_over_the_policys Python;
                 handed_in::a_second_program_finds_what_the_first_left_but_not_its_variables Python;
                 handed_in::one_program_runs_at_a_time_and_its_end_is_kept_for_whoever_asks Python;
@@ -125,6 +128,8 @@ macro_rules! each_entry {
                 LosesInput a_megabyte_comes_back_as_it_went_in "0 bytes came back";
                 NeverEndsInput an_input_that_is_not_there_is_empty "ended Exited(0): TimedOut";
                 LosesSignals a_signal_reaches_the_program "ended Exited(7): TimedOut";
+                IgnoresResize another_size_reaches_a_program_that_runs_on_a_terminal "0 71 17";
+                RunsNothing what_it_says_that_it_runs_runs_and_nothing_else "and says that it can't";
                 LosesFiles files_are_there_before_the_program_starts "No such file or directory: 'large'";
                 ForgetsChanges what_changed_comes_out_and_nothing_else_and_not_before_the_halt "{} came out";
                 ShowsTheHost what_no_policy_shows_is_not_seen "it read what no policy shows";
@@ -133,10 +138,15 @@ macro_rules! each_entry {
                 KeepsState a_second_sandbox_finds_nothing_of_the_first "after the first a second finds";
                 LeavesProcesses after_a_halt_everything_is_dead "what still runs";
                 CountsNothing a_program_that_ignores_everything_is_timed_out_and_dead "0 were left";
+                CountsNoTime what_was_used_is_told "200 ms of processor time, told as";
+                CountsNoMemory what_was_used_is_told "50 MiB of memory, told as";
+                CountsNoProcesses what_was_used_is_told "seven processes, told as";
+                HidesLimits processes_beyond_the_limit_are_not_had "that a fork was refused isn't told";
                 LivesForEver a_halted_sandbox_takes_nothing_and_says_the_same_again "a sandbox that was halted is alive";
                 ClosesNothing closing_ends_everything "what still runs";
                 OutlivesItsDrop dropping_a_session_ends_everything "what still runs";
                 SweepsNothing a_sweep_takes_what_is_there_and_minds_nothing_else "what was swept lives";
+                TracesNothing a_sweep_takes_what_is_there_and_minds_nothing_else "its traces don't lead to";
             }
         }
     };

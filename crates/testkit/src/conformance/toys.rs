@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cofferdam_core::artifact::{Collect, Found};
 use cofferdam_core::backend::{
@@ -19,7 +20,7 @@ use cofferdam_core::backend::{
 use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::{Files, GuestPath, Shown};
 use cofferdam_core::grant::Grant;
-use cofferdam_core::outcome::RunId;
+use cofferdam_core::outcome::{RunId, Usage};
 use cofferdam_core::policy::{ALWAYS_ASKED, Cpus, Environment, Policy, decide};
 use cofferdam_core::request::{Argv, File, Program, Request, Variable, WindowSize};
 
@@ -59,10 +60,18 @@ vices! {
     ClaimsEgress,
     /// Closing does nothing.
     ClosesNothing,
+    /// No memory is said to have been used.
+    CountsNoMemory,
+    /// No process is said to have been there.
+    CountsNoProcesses,
+    /// No processor time is said to have been used.
+    CountsNoTime,
     /// What was left and used is never counted.
     CountsNothing,
     /// Nothing has changed in the working directory.
     ForgetsChanges,
+    /// Limits that were reached aren't told.
+    HidesLimits,
     /// Output comes when the program has ended.
     HoldsOutput,
     /// A workspace that was to be copied is shown through a layer.
@@ -89,6 +98,8 @@ vices! {
     IgnoresPids,
     /// The interpreter that was named is ignored.
     IgnoresPython,
+    /// Another size of the terminal is ignored.
+    IgnoresResize,
     /// `environment.set` is ignored.
     IgnoresSet,
     /// The terminal is ignored.
@@ -127,10 +138,14 @@ vices! {
     PassesTheHostsEnvironment,
     /// A program's signals reach processes of the host.
     ReachesProcesses,
+    /// It says that it can run no program.
+    RunsNothing,
     /// It shows folders of the host that no policy names.
     ShowsTheHost,
     /// A sweep does nothing.
     SweepsNothing,
+    /// It says that nothing of a run's could be left.
+    TracesNothing,
     /// A program changes the workspace itself.
     WritesThrough,
     /// A program writes to folders of the host that no policy names.
@@ -251,7 +266,7 @@ impl Backend for Toy {
     }
 
     fn traces(&self, run: &RunId) -> Vec<String> {
-        self.inner.traces(run)
+        if self.vice == Vice::TracesNothing { vec![] } else { self.inner.traces(run) }
     }
 
     fn sweep(&self, traces: &[String]) -> Result<(), BackendError> {
@@ -259,6 +274,9 @@ impl Backend for Toy {
     }
 
     fn fit(&self, program: &Program, files: &Files) -> Fit {
+        if self.vice == Vice::RunsNothing {
+            return Fit::No { why: "there is nothing that it runs".into() };
+        }
         self.inner.fit(program, files)
     }
 
@@ -398,6 +416,10 @@ impl Session for ToySession {
             }
             Ok(match vice {
                 Vice::CountsNothing => Left::default(),
+                Vice::CountsNoMemory => used(left, |usage| usage.memory_peak_bytes = Some(0)),
+                Vice::CountsNoProcesses => used(left, |usage| usage.processes_peak = Some(0)),
+                Vice::CountsNoTime => used(left, |usage| usage.cpu = Duration::ZERO),
+                Vice::HidesLimits => Left { limits_hit: BTreeSet::new(), ..left },
                 Vice::CallsMemoryAKill => Left { out_of_memory: false, ..left },
                 _ => left,
             })
@@ -424,6 +446,12 @@ impl Session for ToySession {
             inner.close().await
         })
     }
+}
+
+/// What was there, with something else about what was used.
+fn used(mut left: Left, change: impl FnOnce(&mut Usage)) -> Left {
+    change(&mut left.usage);
+    left
 }
 
 /// Hands on what no tool would run, or nothing.
@@ -499,6 +527,9 @@ impl Running for ToyRunning {
     }
 
     fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
+        if self.vice == Vice::IgnoresResize {
+            return Box::pin(async { Ok(()) });
+        }
         self.inner.resize(size)
     }
 
