@@ -247,7 +247,11 @@ pub fn caught(subject: Subject, vice: Vice, claim: &str, says: &str, test: &str)
         Ok(Verdict::Held | Verdict::Refused(_)) => {}
         Err(broken) => panic!("without a vice: {claim}: {broken}"),
     }
-    match Entry::of(claim).judge(&subject.with(vice)) {
+    let toy = subject.with(vice);
+    // What is ignored is hardly missed while others take the whole processor: then it is tried again.
+    let mut tries = std::iter::repeat_with(|| Entry::of(claim).judge(&toy)).take(3);
+    let held = |judged: &Checked| matches!(judged, Ok(Verdict::Held));
+    match tries.find(|judged| !held(judged)).unwrap_or(Ok(Verdict::Held)) {
         Err(broken) if broken.0.contains(says) => println!("CAUGHT {vice:?} by {claim}: {broken}"),
         Err(broken) => panic!("{vice:?} is caught by {claim} for another reason than {says:?}: {broken}"),
         other => panic!("{vice:?} is not caught by {claim}: {other:?}"),
