@@ -13,10 +13,12 @@ mod files;
 mod places;
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::LazyLock;
+use std::time::Duration;
 
-use cofferdam_core::policy::{Ceiling, Layer, Policy};
+use cofferdam_core::policy::{Ceiling, CredentialRule, Layer, NetworkRule, Policy, Protocol};
 use files::{FileError, Loaded, load_policy};
 use libfuzzer_sys::fuzz_target;
 use miette::Diagnostic;
@@ -39,8 +41,12 @@ fuzz_target!(|bytes: &[u8]| {
     let loaded = load(&path, policy.len().max(base.len()));
     let base = load(&base_path, base.len());
     let (Some(loaded), Some(base)) = (loaded, base) else { return };
-    let extends = String::from_utf8_lossy(policy).contains("extends = \"base.toml\"");
-    if extends && let (Some(mine), Some(theirs)) = (resolved(&loaded.layer), resolved(&base.layer)) {
+    // By the value of the key: the same text may stand in a comment.
+    let table = str::from_utf8(policy).ok().and_then(|text| text.parse::<toml::Table>().ok());
+    let extends = table.as_ref().and_then(|table| table.get("extends")?.as_str());
+    if extends == Some("base.toml")
+        && let (Some(mine), Some(theirs)) = (resolved(&loaded.layer), resolved(&base.layer))
+    {
         grants_no_more(&mine, &theirs);
     }
 });
@@ -82,11 +88,86 @@ fn grants_no_more(mine: &Policy, theirs: &Policy) {
     let output = |bytes: Option<u64>| bytes.unwrap_or(u64::MAX);
     assert!(output(a.output_bytes) <= output(b.output_bytes), "{a:?} {b:?}");
     assert!(mine.accept_gaps.is_subset(&theirs.accept_gaps));
-    assert!(mine.network.iter().all(|rule| theirs.network.iter().any(|outer| rule.within(outer))));
+    assert!(mine.require.is_superset(&theirs.require));
+    for connection in mine.network.iter().flat_map(connections) {
+        let allowed = theirs.network.iter().any(|rule| lets_through(rule, &connection));
+        assert!(allowed, "{connection:?} by {:?} and not by {:?}", mine.network, theirs.network);
+    }
+    for credential in &mine.credentials {
+        let lives = |ttl: Option<Duration>| ttl.unwrap_or(Duration::MAX);
+        let same =
+            |outer: &&CredentialRule| (&outer.name, &outer.issuer) == (&credential.name, &credential.issuer);
+        let outer = theirs.credentials.iter().find(same);
+        assert!(outer.is_some_and(|outer| lives(credential.ttl) <= lives(outer.ttl)), "{credential:?}");
+    }
     assert!(mine.environment.passed.iter().all(|passed| theirs.environment.passed.contains(passed)));
     let (a, b) = (&mine.files, &theirs.files);
-    assert!(a.workspace.is_none() || a.workspace.as_ref().map(|w| &w.host) == b.workspace.as_ref().map(|w| &w.host));
+    assert!(a.workspace.is_none() || a.workspace == b.workspace, "{:?} {:?}", a.workspace, b.workspace);
+    assert!(a.python == b.python, "no file names an interpreter: {:?}", a.python);
     assert!(a.shown.iter().all(|shown| b.shown.contains(shown)));
     assert!(a.keep.iter().all(|kept| b.keep.contains(kept)));
     assert!(b.hide.iter().all(|hidden| a.hide.contains(hidden)));
+}
+
+/// Something that a program may ask for.
+#[derive(Debug)]
+struct Connection {
+    host: String,
+    port: u16,
+    protocol: Protocol,
+    method: String,
+    path: String,
+    private: bool,
+    credential: Option<String>,
+}
+
+/// What of all that a rule lets through tells it from a narrower one.
+fn connections(rule: &NetworkRule) -> Vec<Connection> {
+    let pattern = rule.host.to_string();
+    let hosts = match pattern.strip_prefix("*.") {
+        Some(parent) => vec![format!("one.{parent}"), format!("two.{parent}")],
+        None => vec![pattern],
+    };
+    // A word that no list has stands for whatever it doesn't name.
+    let each = |list: &Option<Vec<String>>| list.clone().unwrap_or_else(|| vec!["\0unlisted".into()]);
+    let mut found = vec![];
+    for host in &hosts {
+        for port in rule.ports.iter().take(8) {
+            for method in each(&rule.methods).into_iter().take(8) {
+                for path in each(&rule.paths).into_iter().take(8) {
+                    let private = [false, true].into_iter().filter(|private| rule.private || !private);
+                    found.extend(private.map(|private| Connection {
+                        host: host.clone(),
+                        port: *port,
+                        protocol: rule.protocol,
+                        method: method.clone(),
+                        path: path.clone(),
+                        private,
+                        credential: rule.credential.clone(),
+                    }));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a rule lets a connection through, by what it says: the comparison of rules is under test.
+fn lets_through(rule: &NetworkRule, asked: &Connection) -> bool {
+    let pattern = rule.host.to_string();
+    let host = match pattern.strip_prefix("*.") {
+        Some(parent) => {
+            asked.host.parse::<IpAddr>().is_err()
+                && asked.host.split_once('.').is_some_and(|(_, rest)| rest == parent)
+        }
+        None => pattern == asked.host,
+    };
+    let lists =
+        |list: &Option<Vec<String>>, item: &String| list.as_ref().is_none_or(|list| list.contains(item));
+    host && rule.ports.contains(&asked.port)
+        && rule.protocol == asked.protocol
+        && lists(&rule.methods, &asked.method)
+        && lists(&rule.paths, &asked.path)
+        && (rule.private || !asked.private)
+        && rule.credential == asked.credential
 }

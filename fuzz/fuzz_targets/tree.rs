@@ -1,7 +1,8 @@
 //! Whatever a program leaves in its working directory: what comes out of it stays within its bounds,
 //! leads nowhere, and holds nothing that lies beside the directory.
 //!
-//! The input is a list of steps that make a tree: files, links, FIFOs, folders, odd names. It is collected
+//! The input is a list of steps that make a tree: files, links of both kinds, FIFOs, sockets, folders,
+//! attributes, odd names. It is collected
 //! as a run's is: read by the container's collector, judged by the engine's, and written by the product's
 //! own `--out` and `--diff`.
 
@@ -14,9 +15,10 @@ mod artifacts;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
 
 use artifacts::Keeper;
@@ -27,18 +29,45 @@ use cofferdam_core::files::Files;
 use cofferdam_core::outcome::RunId;
 use cofferdam_engine::run::{FileKept, Gone, Keep, collect_for_fuzzing};
 use libfuzzer_sys::fuzz_target;
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, listxattr, lsetxattr};
 
 /// What lies beside the tree and comes out of nothing.
 const CANARY: &[u8] = b"canary-51e9b7";
 
 const NAMES: &[&[u8]] = &[
-    b"a", b"b", b"A", b".git", b"config", b"HEAD", b"Makefile", b".vscode", b"-rf", b"x\ny", b"\xff", b"\x1b[2J",
-    "\u{202e}gpj".as_bytes(), b"...", b".. ", b"con", b"a\\b", b"objects", b"refs", b"package.json",
+    b"a",
+    b"b",
+    b"A",
+    b".git",
+    b"config",
+    b"HEAD",
+    b"Makefile",
+    b".vscode",
+    b"-rf",
+    b"x\ny",
+    b"\xff",
+    b"\x1b[2J",
+    "\u{202e}gpj".as_bytes(),
+    b"...",
+    b".. ",
+    b"con",
+    b"a\\b",
+    b"objects",
+    b"refs",
+    b"package.json",
 ];
 
 const TARGETS: &[&[u8]] = &[
-    b"a", b"..", b"../canary", b"../../canary", b"/etc/passwd", b"a/../../canary", b".", b"b/a", b"../a", b"\xff",
+    b"a",
+    b"..",
+    b"../canary",
+    b"../../canary",
+    b"/etc/passwd",
+    b"a/../../canary",
+    b".",
+    b"b/a",
+    b"../a",
+    b"\xff",
 ];
 
 fuzz_target!(|bytes: &[u8]| {
@@ -62,9 +91,10 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(fault.is_none(), "{fault:?}");
     assert!(keep.entries <= ENTRIES && artifacts.len() <= ENTRIES);
     assert!(artifacts.iter().map(|artifact| artifact.bytes).sum::<u64>() <= TOTAL_BYTES);
-    let listed: BTreeSet<_> = artifacts.iter().map(|artifact| out.join("files").join(&artifact.path)).collect();
+    let listed: BTreeSet<_> =
+        artifacts.iter().map(|artifact| out.join("files").join(&artifact.path)).collect();
     assert_eq!(listed.len(), artifacts.len(), "two of one name");
-    look_through(&out.join("files"), 0, &listed);
+    look_through(&out.join("files"), &out.join("files").canonicalize().unwrap(), 0, &listed);
     holds_no_canary(&diff);
     holds_no_canary(&out.join("changes.json"));
 });
@@ -73,7 +103,8 @@ fuzz_target!(|bytes: &[u8]| {
 fn make(work: &Path, canary: &Path, bytes: &[u8]) {
     let (mut at, mut depth) = (work.to_owned(), 0);
     for step in bytes.chunks(4) {
-        let [what, name, detail, more] = [0, 1, 2, 3].map(|index| step.get(index).copied().unwrap_or_default());
+        let [what, name, detail, more] =
+            [0, 1, 2, 3].map(|index| step.get(index).copied().unwrap_or_default());
         let odd = [name, more];
         let name = match NAMES.get(usize::from(name)) {
             Some(name) => *name,
@@ -81,8 +112,8 @@ fn make(work: &Path, canary: &Path, bytes: &[u8]) {
             None => &odd,
         };
         let path = at.join(OsStr::from_bytes(name));
-        let done = match what % 8 {
-            0 => fs::write(&path, vec![detail; usize::from(more) * 16]),
+        let done = match what % 11 {
+            0 => create(&path).and_then(|mut file| file.write_all(&vec![detail; usize::from(more) * 16])),
             1 => {
                 let target = TARGETS.get(usize::from(detail)).copied().map(OsStr::from_bytes);
                 symlink(target.unwrap_or(canary.as_os_str()), &path)
@@ -100,11 +131,24 @@ fn make(work: &Path, canary: &Path, bytes: &[u8]) {
                 Ok(())
             }
             // Larger than anything that comes out; holes take no room.
-            6 => File::create(&path).and_then(|file| file.set_len(TOTAL_BYTES + u64::from(detail))),
-            _ => fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(u32::from(detail) << 2)),
+            6 => create(&path).and_then(|file| file.set_len(TOTAL_BYTES + 1 + u64::from(detail))),
+            7 if path.is_symlink() => Ok(()),
+            7 => fs::set_permissions(&path, PermissionsExt::from_mode(u32::from(detail) << 4)),
+            8 => {
+                let other = NAMES[usize::from(detail) % NAMES.len()];
+                fs::hard_link(work.join(OsStr::from_bytes(other)), &path)
+            }
+            9 => UnixListener::bind(&path).map(drop),
+            _ => lsetxattr(&path, "user.cofferdam", &[detail], XattrFlags::empty()).map_err(io::Error::from),
         };
         let _ = done;
     }
+}
+
+/// Makes or empties a file. No link is followed: what it leads to is the host's own.
+fn create(path: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    Ok(rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))?.into())
 }
 
 /// A session of which there is only what a program left.
@@ -199,19 +243,39 @@ impl Keep for Watched {
     }
 }
 
-/// Holds that what is below a folder of results is what is listed, and nothing of it the canary's.
-fn look_through(folder: &Path, depth: usize, listed: &BTreeSet<PathBuf>) {
+/// Holds that what is below a folder of results is what is listed, plain files that share nothing and
+/// links that stay below its top, and nothing of it the canary's.
+fn look_through(folder: &Path, top: &Path, depth: usize, listed: &BTreeSet<PathBuf>) {
     assert!(depth <= DEPTH);
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        let kind = fs::symlink_metadata(&path).unwrap().file_type();
+        let found = fs::symlink_metadata(&path).unwrap();
+        let kind = found.file_type();
         if kind.is_dir() {
-            look_through(&path, depth + 1, listed);
+            look_through(&path, top, depth + 1, listed);
         } else if kind.is_file() {
+            assert!(found.nlink() == 1 && found.mode() & 0o7000 == 0, "{path:?} is {found:?}");
+            let mut names = [0; 4096];
+            let length = listxattr(&path, &mut names[..]).unwrap_or_default();
+            let ours = names[..length].split(|byte| *byte == 0).any(|name| name.starts_with(b"user."));
+            assert!(!ours, "{path:?} has attributes");
             assert!(listed.contains(&path), "{path:?} is in no list");
             holds_no_canary(&path);
         } else {
             assert!(kind.is_symlink(), "{path:?} is {kind:?}");
+            stays_below(&path, top);
+        }
+    }
+}
+
+/// Holds that a link leads nowhere but below a folder, as the kernel follows it; of one that leads to
+/// nothing, as far as there is something.
+fn stays_below(link: &Path, top: &Path) {
+    let mut place = link.parent().unwrap().join(fs::read_link(link).unwrap());
+    loop {
+        match place.canonicalize() {
+            Ok(real) => return assert!(real.starts_with(top), "{link:?} leads to {real:?}"),
+            Err(_) => assert!(place.pop(), "{link:?}"),
         }
     }
 }

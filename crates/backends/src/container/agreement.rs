@@ -1,16 +1,21 @@
 //! What a grant allows and what the kernel is told to hold are the same: a container's plan is read
 //! back into what it would let through, and held against the grant for random policies.
+//!
+//! The plan is an ordinary user's. As root the same steps are given mounts that were made ready, of which
+//! nothing can be read back, and a disk beyond memory is formatted; what comes of both is looked at by the
+//! conformance suite and by the tests of the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
-use cofferdam_core::files::{GuestPath, Shown};
+use cofferdam_core::capability::Capability;
+use cofferdam_core::files::{ALWAYS_HIDDEN, GuestPath, Pattern, Python, Shown, Workspace};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::policy::{
     Ceiling, Cpus, Layer, Limits, LimitsLayer, Policy, PolicyHash, Profile, decide,
 };
-use cofferdam_core::request::{Argv, Program, Request, Variable};
+use cofferdam_core::request::{Argv, Program, Request, Variable, WindowSize};
 use cofferdam_sys::landlock::Access;
 use cofferdam_sys::launch::{Ids, Resource, Step};
 use proptest::prelude::*;
@@ -22,7 +27,7 @@ use super::open::{ceilings, rlimits};
 use super::root::{self, Plan};
 use super::session::variables;
 
-/// A host's folder `top` with a folder and a file that may be shown.
+/// A host's folder with a folder and a file that may be shown, and a workspace.
 struct HostFolder(tempfile::TempDir);
 
 impl HostFolder {
@@ -30,6 +35,11 @@ impl HostFolder {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("data/deep")).unwrap();
         std::fs::write(folder.path().join("file.txt"), "x").unwrap();
+        for (name, _) in IN_WORKSPACE {
+            let path = folder.path().join("work").join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
         HostFolder(folder)
     }
 
@@ -38,26 +48,41 @@ impl HostFolder {
     }
 }
 
-fn grant(layer: Layer) -> Grant {
+/// Files of the workspace, and which pattern hides them.
+const IN_WORKSPACE: [(&str, Option<&str>); 6] = [
+    (".env", Some(ALWAYS_HIDDEN[0])),
+    (".git/hooks/x", Some(ALWAYS_HIDDEN[1])),
+    ("sub/a.key", Some("*.key")),
+    ("sub/deep/.env.local", Some(ALWAYS_HIDDEN[0])),
+    ("private/x", Some("private")),
+    ("seen.txt", None),
+];
+
+fn grant(layer: Layer, terminal: bool) -> Grant {
     let policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
     let request = Request {
         program: Program::Command(Argv::new(c"true".into(), vec![])),
         files: vec![],
         labels: BTreeMap::new(),
         environment: vec![],
-        terminal: None,
+        terminal: terminal.then_some(WindowSize { columns: 80, rows: 24 }),
         collect: false,
     };
     decide(&policy, PolicyHash(String::new()), &request).unwrap()
 }
 
-/// The steps for a grant of an ordinary user's, for whom nothing has to be mounted first.
-fn steps(grant: &Grant) -> Vec<Step> {
+/// The steps for a grant of an ordinary user's, for whom nothing has to be mounted first, and what of the
+/// workspace is hidden.
+fn steps(grant: &Grant) -> (Vec<Step>, BTreeSet<String>) {
     let ids = Ids { inside: 1000, outside: 1000, group_outside: 1000, root_outside: None };
-    let files = HostFiles::prepare(grant.files(), &ids, None).unwrap();
+    let mut files = HostFiles::prepare(grant.files(), &ids, None).unwrap();
     let cpu = View::of(&Cores::choose(grant.limits().cpus));
     let disk = disk::is_needed(grant.limits()).then_some(0);
-    root::steps(&Plan { limits: grant.limits(), cpu, files: &files, terminal: false, disk })
+    let terminal = grant.asks().contains(&Capability::Tty);
+    let steps = root::steps(&Plan { limits: grant.limits(), cpu, files: &files, terminal, disk });
+    let survey = files.workspace.take().map(|plan| plan.surveying.finish().unwrap());
+    let hidden = survey.into_iter().flat_map(|survey| survey.hidden);
+    (steps, hidden.map(|path| String::from_utf8(path).unwrap()).collect())
 }
 
 /// A mount of a sandbox, as its steps leave it.
@@ -68,6 +93,8 @@ struct Mount {
     read_only: bool,
     /// What of the host it shows, or none.
     host: Option<PathBuf>,
+    /// Whether what is written goes to a layer of the sandbox's own.
+    layer: bool,
 }
 
 /// The mounts that the steps make, in their order: of those that cover a path the last counts.
@@ -77,25 +104,30 @@ fn mounts(steps: &[Step]) -> Vec<Mount> {
     for step in steps {
         match step {
             Step::NewRoot { .. } => {
-                mounts.push(Mount { target: String::new(), read_only: false, host: None });
+                mounts.push(Mount { target: String::new(), read_only: false, host: None, layer: false });
             }
             Step::Bind { source, target } if source.to_bytes().starts_with(b"/") => {
                 let host = Some(PathBuf::from(source.to_str().unwrap()));
-                mounts.push(Mount { target: text(target), read_only: false, host });
+                mounts.push(Mount { target: text(target), read_only: false, host, layer: false });
             }
             Step::Bind { source, target } => {
                 let (read_only, host) = covering(&mounts, &text(source)).unwrap_or((false, None));
-                mounts.push(Mount { target: text(target), read_only, host });
+                mounts.push(Mount { target: text(target), read_only, host, layer: false });
             }
             Step::Mount { kind, target, flags, options } => {
-                let lower =
-                    options.to_str().unwrap().split([':', ',']).find(|part| part.starts_with("../shown"));
+                let options = options.to_str().unwrap();
+                let theirs = |part: &&str| part.starts_with("../shown") || *part == "../lower";
+                let lower = options.split([':', ',']).find(theirs);
                 let shown = lower.filter(|_| kind.as_c_str() == c"overlay");
                 let host = shown.and_then(|lower| covering(&mounts, lower)).and_then(|(_, host)| host);
-                mounts.push(Mount { target: text(target), read_only: flags.read_only, host });
+                // The layer that takes what is written is no place of the host's.
+                let upper = options.split(',').find_map(|option| option.strip_prefix("upperdir="));
+                let layer =
+                    upper.is_some_and(|upper| covering(&mounts, upper).is_none_or(|(_, it)| it.is_none()));
+                mounts.push(Mount { target: text(target), read_only: flags.read_only, host, layer });
             }
             Step::Attach { target, .. } => {
-                mounts.push(Mount { target: text(target), read_only: false, host: None });
+                mounts.push(Mount { target: text(target), read_only: false, host: None, layer: false });
             }
             Step::Attributes { target, set, recursive } => {
                 let target = text(target);
@@ -245,42 +277,78 @@ fn disk_agrees(limits: &Limits, steps: &[Step]) {
 
 fn files_agree(grant: &Grant, mounts: &[Mount]) {
     let shown = &grant.files().shown;
+    // A copy is filled by the host, and shows nothing of it by itself.
+    let workspace = grant.files().workspace.as_ref();
+    let layered = workspace.filter(|workspace| !workspace.copy).map(|workspace| workspace.host.as_path());
     let guest = |shown: &Shown| shown.guest.as_path().to_str().unwrap()[1..].to_owned();
     for (place, writable) in PLACES {
         let (read_only, host) = covering(mounts, place).unwrap();
         assert_eq!(!read_only && landlock_lets_write(place), writable, "{place:?} in {mounts:#?}");
         let system = ["usr", "etc"].iter().any(|folder| is_within(place, folder));
-        assert!(host.is_none() || system, "{place:?} is {host:?}");
+        let workspace = layered.is_some_and(|folder| host.as_deref() == Some(&folder.join("x")));
+        let expected = if place == "workspace/x" { layered.is_some() == workspace } else { host.is_none() };
+        assert!(expected || system, "{place:?} is {host:?}");
     }
     for one in shown {
         let (read_only, host) = covering(mounts, &guest(one)).unwrap();
         assert_eq!(host.as_deref(), Some(one.host.as_path()), "{:?} in {mounts:#?}", one.guest);
         assert!(read_only, "{:?}", one.guest);
     }
+    let below = mounts.iter().find(|mount| mount.target == "../lower");
+    assert!(below.is_none_or(|mount| mount.read_only && mount.host.as_deref() == layered), "{below:?}");
     // And nothing else of the host's, but for the system.
     for mount in mounts.iter().filter(|mount| !mount.target.starts_with("..")) {
         let Some(host) = &mount.host else { continue };
         let granted = shown.iter().any(|one| guest(one) == mount.target && one.host == *host);
+        let granted = granted || mount.target == "workspace" && layered == Some(host);
         let system = ["/usr", "/etc", "/dev", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
         assert!(granted || system.iter().any(|folder| host.starts_with(folder)), "{mount:?}");
-        assert!(mount.read_only || host.starts_with("/dev"), "{mount:?}");
+        assert!(mount.read_only || mount.layer || host.starts_with("/dev"), "{mount:?}");
     }
 }
 
+fn hidden_agrees(grant: &Grant, hidden: &BTreeSet<String>) {
+    let files = grant.files();
+    let patterns = files.hide.iter().cloned();
+    let patterns: Vec<_> = patterns.chain(ALWAYS_HIDDEN.map(|text| Pattern::new(text).unwrap())).collect();
+    for (name, by) in IN_WORKSPACE {
+        let told = hidden.iter().any(|path| is_within(name, path));
+        let granted =
+            files.workspace.is_some() && by.is_some_and(|by| patterns.contains(&Pattern::new(by).unwrap()));
+        assert_eq!(told, granted, "{name}: {hidden:?}");
+    }
+}
+
+/// Terminals are handed over where one was asked for, and nowhere else.
+fn terminal_agrees(grant: &Grant, steps: &[Step]) {
+    let handed = |step: &Step| matches!(step, Step::HandOver { path } if path.as_c_str() == c"dev/pts");
+    assert_eq!(steps.iter().any(handed), grant.asks().contains(&Capability::Tty));
+}
+
 fn environment_agrees(grant: &Grant, own: &[Variable]) {
-    let told = variables(None, grant.environment(), own.to_vec());
+    let python = grant.files().python.as_ref();
+    let told = variables(python, grant.environment(), own.to_vec());
     let told: BTreeMap<String, CString> = told
         .into_iter()
         .map(|line| (line.to_str().unwrap().split('=').next().unwrap().to_owned(), line))
         .collect();
     let mut expected: BTreeMap<&str, CString> = BTreeMap::new();
+    if let Some(Python { executable, venv }) = python {
+        let folder = executable.as_path().parent().unwrap().to_str().unwrap();
+        let path = told["PATH"].to_str().unwrap();
+        let named = grant.environment().iter().chain(own).any(|variable| variable.name() == "PATH");
+        assert!(named || path.starts_with(&format!("PATH={folder}:/")), "{path}");
+        let venv =
+            venv.as_ref().map(|venv| Variable::new("VIRTUAL_ENV", venv.as_c_str().to_bytes()).unwrap());
+        assert_eq!(told.get("VIRTUAL_ENV"), venv.map(|venv| venv.to_c_string()).as_ref());
+    }
     for variable in grant.environment().iter().chain(own) {
         expected.insert(variable.name(), variable.to_c_string());
     }
     for (name, line) in &expected {
         assert_eq!(told.get(*name), Some(line));
     }
-    let ours = variables(None, &[], vec![]).len();
+    let ours = variables(python, &[], vec![]).len();
     let known = ["PATH", "HOME"].iter().filter(|name| expected.contains_key(**name)).count();
     assert_eq!(told.len(), ours + expected.len() - known, "a name that nobody granted: {told:?}");
 }
@@ -295,6 +363,10 @@ proptest! {
         passed in some_variables(),
         own in some_variables(),
         shown in some_shown(),
+        copy in prop::option::of(any::<bool>()),
+        hide in prop::sample::subsequence(vec!["*.key", "private", "nothing"], 0..=3),
+        python in prop::option::of(any::<bool>()),
+        terminal in any::<bool>(),
     ) {
         let host = HostFolder::new();
         let mut layer = Layer { profile: Some(Profile::Internal), limits, ..Layer::default() };
@@ -307,11 +379,18 @@ proptest! {
             layer.files.shown.retain(|old| old.guest != shown.guest);
             layer.files.shown.push(shown);
         }
-        let grant = grant(layer);
-        let steps = steps(&grant);
+        layer.files.workspace = copy.map(|copy| Workspace { host: host.path("work"), copy });
+        layer.files.hide = hide.into_iter().map(|pattern| Pattern::new(pattern).unwrap()).collect();
+        let at = |path: &str| GuestPath::new(Path::new(path)).unwrap();
+        layer.files.python =
+            python.map(|venv| Python { executable: at("/opt/tool/bin/python"), venv: venv.then(|| at("/opt/venv")) });
+        let grant = grant(layer, terminal);
+        let (steps, hidden) = steps(&grant);
         numbers_agree(&grant);
         disk_agrees(grant.limits(), &steps);
         files_agree(&grant, &mounts(&steps));
+        hidden_agrees(&grant, &hidden);
+        terminal_agrees(&grant, &steps);
         environment_agrees(&grant, &own);
     }
 }

@@ -14,7 +14,7 @@ use super::{
     LimitsLayer, NetworkRule, Policy, Profile, Protocol,
 };
 use crate::capability::Capability;
-use crate::files::{GuestPath, Pattern, Shown, Workspace};
+use crate::files::{GuestPath, Pattern, Python, Shown, Workspace};
 use crate::request::Variable;
 
 /// Hosts that somebody may connect to: above, at and below the patterns of the rules.
@@ -58,12 +58,14 @@ fn files() -> impl Strategy<Value = FilesLayer> {
         let some = btree_set(select(vec![".env", "secret", "*.pem"]), 0..3);
         some.prop_map(|some| some.into_iter().map(|text| Pattern::new(text).unwrap()).collect())
     };
-    (workspace, shown(), patterns(), patterns()).prop_map(|(workspace, shown, hide, keep)| FilesLayer {
-        workspace,
-        shown,
-        hide,
-        keep,
-        python: None,
+    let at = |guest: &str| GuestPath::new(guest.as_ref()).unwrap();
+    let python =
+        (select(vec!["/opt/a/python", "/opt/b/python"]), option::of(select(vec!["/opt/a", "/opt/b"])));
+    let python = option::of(
+        python.prop_map(move |(executable, venv)| Python { executable: at(executable), venv: venv.map(at) }),
+    );
+    (workspace, shown(), patterns(), patterns(), python).prop_map(|(workspace, shown, hide, keep, python)| {
+        FilesLayer { workspace, shown, hide, keep, python }
     })
 }
 
@@ -73,19 +75,22 @@ fn rules() -> impl Strategy<Value = Vec<NetworkRule>> {
     let rule = (
         select(&PATTERNS[..]),
         subsequence(PORTS.to_vec(), 1..=2),
-        select(&PROTOCOLS[..2]),
+        select(&PROTOCOLS[..]),
         some(&METHODS),
         some(&PATHS),
         any::<bool>(),
+        option::weighted(0.2, select(&NAMES[..])),
     );
-    let rule = rule.prop_map(move |(host, ports, protocol, methods, paths, private)| NetworkRule {
-        ports,
-        protocol,
-        methods: texts(methods),
-        paths: texts(paths),
-        private,
-        ..NetworkRule::https(HostPattern::parse(host).unwrap())
-    });
+    let rule =
+        rule.prop_map(move |(host, ports, protocol, methods, paths, private, credential)| NetworkRule {
+            ports,
+            protocol,
+            methods: texts(methods),
+            paths: texts(paths),
+            private,
+            credential: credential.map(str::to_owned),
+            ..NetworkRule::https(HostPattern::parse(host).unwrap())
+        });
     vec(rule, 0..3)
 }
 
@@ -156,9 +161,13 @@ fn ceiling() -> impl Strategy<Value = Ceiling> {
         .prop_map(|(limits, profiles)| Ceiling { limits, profiles })
 }
 
+/// A connection: host, port, protocol, method, path, whether the host is private, and the credential that
+/// it carries.
+type Connection = (&'static str, u16, usize, &'static str, &'static str, bool, Option<String>);
+
 /// Every connection that a policy may be asked about, and whether some rule of its lets it through: not
 /// by the comparison of rules, which is what is under test.
-fn connections(policy: &Policy) -> BTreeSet<(&'static str, u16, usize, &'static str, &'static str, bool)> {
+fn connections(policy: &Policy) -> BTreeSet<Connection> {
     let matches = |pattern: &HostPattern, host: &str| match pattern.to_string().strip_prefix("*.") {
         Some(parent) if host.parse::<IpAddr>().is_err() => {
             host.split_once('.').is_some_and(|(_, rest)| rest == parent)
@@ -178,7 +187,8 @@ fn connections(policy: &Policy) -> BTreeSet<(&'static str, u16, usize, &'static 
                 for method in METHODS.into_iter().filter(|method| lists(&rule.methods, method)) {
                     for path in PATHS.into_iter().filter(|path| lists(&rule.paths, path)) {
                         for private in [false, true].into_iter().filter(|private| rule.private || !private) {
-                            found.insert((host, *port, protocol, method, path, private));
+                            let carried = rule.credential.clone();
+                            found.insert((host, *port, protocol, method, path, private, carried));
                         }
                     }
                 }
@@ -237,7 +247,10 @@ proptest! {
         let base = resolve(&base);
         let both = mine.narrows(&stated(&base));
         prop_assume!(both.is_ok());
-        is_no_wider(&resolve(&both.unwrap()), &base);
+        let policy = resolve(&both.unwrap());
+        is_no_wider(&policy, &base);
+        // Which interpreter it is grants nothing: it is a path inside, of what is shown.
+        prop_assert_eq!(&policy.files.python, mine.files.python.as_ref().map_or(&base.files.python, |_| &mine.files.python));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! would survive. It is killed when it says that it is at the place; then must hold:
 //!
 //! 1. within seconds everything inside is dead;
-//! 2. the result of the earlier run is whole, or doesn't look so, and the workspace is as it was;
+//! 2. the result of the earlier run is whole, or doesn't look so; its diff is there, or that of the run
+//!    that was killed, whole; and the workspace is as it was;
 //! 3. after the next command nothing is left on the host or in the state folder, and no file beside the
 //!    result;
 //! 4. the audit log verifies, and every run in it has its end, but for those that [`UNENDED`] names.
@@ -135,6 +136,7 @@ impl Stage {
             let _ = fs::remove_dir_all(self.product.state().join("agent"));
         }
         let (before, beside, unended) = (Snapshot::take(), names(self.product.folder()), self.unended());
+        let diff = self.diff();
         let mut child = self.start(place, "later", Some(place));
         let reached = reaches(&mut child, place);
         child.kill().unwrap();
@@ -148,6 +150,7 @@ impl Stage {
             wrong.push(format!("{} namespaces and {:?} live on", inside(), processes_with(SURVIVOR)));
         }
         wrong.extend(self.result().err());
+        wrong.extend(diff_is_whole(&diff, &self.diff()));
         *remains += u32::from(!left(&self.product, &before).is_empty());
         let ran = self.next(next);
         if ran.code != 0 {
@@ -233,6 +236,11 @@ impl Stage {
         }
     }
 
+    /// What is in the place of the diff.
+    fn diff(&self) -> String {
+        fs::read_to_string(self.product.folder().join("diff")).unwrap_or_default()
+    }
+
     /// Runs in the log that have a start and no end.
     fn unended(&self) -> BTreeSet<String> {
         let log = fs::read_to_string(self.product.state().join("audit/log.ndjson")).unwrap_or_default();
@@ -256,6 +264,18 @@ impl Stage {
         }
         wrong
     }
+}
+
+/// What is wrong with a diff, where a whole one of another word was before. The one takes the other's place
+/// in one step, so that there always is one.
+fn diff_is_whole(before: &str, now: &str) -> Option<String> {
+    let of = |text: &str, word: &str| text.replace("earlier", word).replace("later", word);
+    let files = ["b/a\n", "b/d/b\n", "b/kept\n"];
+    if !files.iter().all(|name| before.contains(&format!("+++ {name}"))) {
+        return Some(format!("the diff of the run before isn't whole: {before:?}"));
+    }
+    let whole = ["earlier", "later"].iter().any(|word| now == of(before, word));
+    (!whole).then(|| format!("the diff is neither run's: {now:?}"))
 }
 
 /// Waits until a process says that it stopped at a place, or what it said instead.

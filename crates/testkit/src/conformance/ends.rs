@@ -74,6 +74,31 @@ pub(super) fn a_program_that_ignores_everything_is_timed_out_and_dead(subject: &
     Ok(Verdict::Held)
 }
 
+pub(super) fn what_was_used_is_told(subject: &Subject) -> Checked {
+    let trial = Trial::of(subject)?;
+    // It says what it used itself, so that this shows something; each has less than it touched.
+    let code = "import os, signal, time
+held = bytearray(b'x') * (50 << 20)
+children = []
+for n in range(6):
+    pid = os.fork()
+    if pid == 0: signal.pause()
+    children.append(pid)
+while time.process_time() < 0.2: pass
+for pid in children: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
+print(len(held), len(children))";
+    let ran = trial.run(trial.python(code))?;
+    ran.says("52428800 6\n")?;
+    let usage = &ran.outcome.usage;
+    must!(usage.cpu >= Duration::from_millis(100), "it used 200 ms of processor time, told as {usage:?}");
+    // Where the kernel counts them.
+    let memory = usage.memory_peak_bytes;
+    must!(memory.is_none_or(|bytes| bytes >= 50 << 20), "it had 50 MiB of memory, told as {memory:?}");
+    let processes = usage.processes_peak;
+    must!(processes.is_none_or(|count| count >= 7), "it had seven processes, told as {processes:?}");
+    Ok(Verdict::Held)
+}
+
 pub(super) fn a_lack_of_memory_is_told_from_a_kill_and_ends_all(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let limits = LimitsLayer { memory_bytes: Some(64 << 20), ..LimitsLayer::default() };

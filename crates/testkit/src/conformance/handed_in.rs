@@ -5,13 +5,14 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use cofferdam_core::artifact::{Collect, Entry, Found};
-use cofferdam_core::backend::{BackendError, Ending, Exec};
+use cofferdam_core::backend::{BackendError, Ending, Exec, Fit};
+use cofferdam_core::files::Files;
 use cofferdam_core::outcome::End;
 use cofferdam_core::policy::LimitsLayer;
 use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable};
 
 use super::trial::{Trial, exec, file, listen, new_run, python, said};
-use super::{Broken, Checked, Subject, Verdict};
+use super::{Broken, Checked, Needs, Subject, Verdict};
 
 /// Lists what is handed over: how it differs and its path, with what it holds.
 #[derive(Default)]
@@ -81,6 +82,36 @@ pub(super) fn code_of_any_origin_and_length_runs(subject: &Subject) -> Checked {
         let mut what = trial.python("");
         what.program = Program::Script(Script { lang: Lang::Python, origin, source, args: vec![] });
         trial.run(what)?.says("ok\n")?;
+    }
+    Ok(Verdict::Held)
+}
+
+pub(super) fn what_it_says_that_it_runs_runs_and_nothing_else(subject: &Subject) -> Checked {
+    let trial = Trial::of(subject)?;
+    let print =
+        [(Lang::Python, "print('ran')"), (Lang::Shell, "echo ran"), (Lang::JavaScript, "console.log('ran')")];
+    for (lang, code) in print {
+        let origin = Origin::Inline;
+        let script = Script { lang, origin, source: code.as_bytes().to_vec(), args: vec![] };
+        let mut what = trial.python("");
+        what.program = Program::Script(script.clone());
+        let fit = trial.backend.fit(&what.program, &Files::default());
+        let ran = trial.run(what)?;
+        match fit {
+            Fit::Yes { .. } => ran.says("ran\n")?,
+            Fit::No { why } => {
+                ran.ends(End::Refused)?;
+                let message = ran.outcome.error.as_ref().map(|fault| fault.message.as_str());
+                must!(
+                    message.is_some_and(|message| message.contains(&why)),
+                    "it isn't told why: {}",
+                    ran.story()
+                );
+                let needs = if lang == Lang::Python { Needs::Python } else { Needs::Sh };
+                let promised = lang != Lang::JavaScript && subject.runs.contains(&needs);
+                must!(!promised, "it is known to run {needs:?} and says that it can't: {why}");
+            }
+        }
     }
     Ok(Verdict::Held)
 }

@@ -6,15 +6,17 @@
 use std::fs::File;
 use std::process::Command;
 
+use super::NOT_FOR_THIS;
 use crate::host::is_root;
 use crate::product::ORDINARY;
 
 /// Runs the tests of this binary whose names hold `filter`, but for the toys, as an ordinary user.
-/// `test` is the name of the test that does so.
+/// `test` is the name of the test that does so. It is skipped if one of them was, but for those that
+/// are about something that the backend hasn't got for anybody.
 ///
 /// # Panics
 ///
-/// With everything that they say, if one fails or fewer than `least` pass.
+/// With everything that they say, if one fails or fewer than `least` ran to their end.
 pub fn again(filter: &str, least: usize, test: &str) {
     if !is_root() {
         return crate::record_skip(test, "the tests run as an ordinary user already");
@@ -35,15 +37,67 @@ pub fn again(filter: &str, least: usize, test: &str) {
         "as an ordinary user:\n{said}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    said.lines().filter(|line| line.starts_with("REFUSED ")).for_each(|line| println!("{line}"));
+    match told(&said, least) {
+        Told::Held => {}
+        Told::Skipped(why) => crate::record_skip(test, &why),
+        Told::TooFew(passed) => panic!("{passed} of {least} passed:\n{said}"),
+    }
+}
+
+/// What came of all tests of a binary together.
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    /// So many ran as there have to be.
+    Held,
+    /// Some could not run, and why the first couldn't.
+    Skipped(String),
+    /// So many passed, of more that have to be there.
+    TooFew(usize),
+}
+
+/// Reads what a binary of tests wrote, none of which failed.
+fn told(said: &str, least: usize) -> Told {
     let passed = said
         .lines()
-        .find_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<usize>().ok());
-    assert!(passed.is_some_and(|passed| passed >= least), "{passed:?} of {least} passed:\n{said}");
-    for line in said.lines() {
-        if let Some((name, why)) = line.strip_prefix("SKIPPED ").and_then(|line| line.split_once(": ")) {
-            crate::record_skip(&format!("{name} as an ordinary user"), why);
-        } else if line.starts_with("REFUSED ") {
-            println!("{line}");
+        .find_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<usize>().ok())
+        .unwrap_or_default();
+    if passed < least {
+        return Told::TooFew(passed);
+    }
+    let skipped = said.lines().filter_map(|line| line.strip_prefix("SKIPPED ")?.split_once(": "));
+    let skipped: Vec<_> = skipped.filter(|(_, why)| !why.starts_with(NOT_FOR_THIS)).collect();
+    match skipped.first() {
+        Some((name, why)) => {
+            let count = skipped.len();
+            Told::Skipped(format!("{count} of {passed} can't run as an ordinary user: {name}: {why}"))
         }
+        None => Told::Held,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESULT: &str = "test result: ok. 2 passed; 0 failed; 0 ignored\n";
+
+    #[test]
+    fn a_test_that_gave_up_early_is_not_called_passed() {
+        let said = format!("SKIPPED x::a: no namespaces\nSKIPPED x::b: none\n{RESULT}");
+        let why = "2 of 2 can't run as an ordinary user: x::a: no namespaces";
+        assert_eq!(told(&said, 2), Told::Skipped(why.to_owned()));
+    }
+
+    #[test]
+    fn what_a_backend_has_for_nobody_is_no_skip_of_the_ordinary_users() {
+        let said = format!("SKIPPED x::a: {NOT_FOR_THIS}wasm runs no Sh\nREFUSED x::b: memory (why)\n");
+        assert_eq!(told(&format!("{said}{RESULT}"), 2), Told::Held);
+    }
+
+    #[test]
+    fn fewer_tests_than_there_are_entries_are_too_few() {
+        assert_eq!(told(RESULT, 3), Told::TooFew(2));
+        assert_eq!(told("", 1), Told::TooFew(0));
     }
 }

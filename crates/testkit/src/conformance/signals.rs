@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::End;
 use cofferdam_core::policy::LimitsLayer;
+use cofferdam_core::request::WindowSize;
 
 use super::trial::{Trial, exec, listen, new_run, said, sh};
 use super::wired::Cue;
@@ -51,7 +53,7 @@ pub(super) fn a_signal_to_a_program_that_has_ended_is_no_error(subject: &Subject
         running.signal(TERM).await.map_err(said("signal"))?;
         running.write(b"late").await.map_err(said("write"))?;
         running.close_stdin().await;
-        let size = cofferdam_core::request::WindowSize { columns: 1, rows: 1 };
+        let size = WindowSize { columns: 1, rows: 1 };
         running.resize(size).await.map_err(said("resize"))?;
         must!(running.wait().await.map_err(said("wait"))? == heard.ending, "its end is another now");
         // The next program gets nothing of what was meant for the last.
@@ -61,5 +63,25 @@ pub(super) fn a_signal_to_a_program_that_has_ended_is_no_error(subject: &Subject
         session.halt().await.map_err(said("halt"))?;
         session.close().await.map_err(said("close"))
     })?;
+    Ok(Verdict::Held)
+}
+
+pub(super) fn another_size_reaches_a_program_that_runs_on_a_terminal(subject: &Subject) -> Checked {
+    let trial = Trial::of(subject)?;
+    let code = "import os, signal, time
+told = []
+signal.signal(signal.SIGWINCH, lambda *_: told.append(1))
+print('on')
+until = time.monotonic() + 5
+while not told and time.monotonic() < until: time.sleep(0.01)
+print(len(told[:1]), *os.get_terminal_size())";
+    let mut what = trial.python(code);
+    what.terminal = Some(WindowSize { columns: 71, rows: 17 });
+    what.sizes = vec![(Cue::Said("on"), WindowSize { columns: 132, rows: 43 })];
+    let ran = trial.run(what)?;
+    if let Some(refused) = trial.refused(&ran, Capability::Tty)? {
+        return Ok(refused);
+    }
+    ran.says("on\r\n1 132 43\r\n")?;
     Ok(Verdict::Held)
 }

@@ -1,13 +1,16 @@
 //! Teardown: after a halt nothing of the program lives, after a close nothing is there at all.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cofferdam_core::backend::{BackendError, Ending, Running, Session};
 use cofferdam_core::outcome::RunId;
 
-use super::trial::{Trial, exec, file, is_gone, listen, marker, new_run, said, sh, until_it_says};
+use super::trial::{
+    GONE_WITHIN, Trial, exec, file, is_gone, listen, marker, new_run, said, sh, until_it_says,
+};
 use super::{Broken, Checked, Subject, Verdict};
-use crate::host::processes_with;
+use crate::host::{Snapshot, eventually, processes_with};
 
 /// Starts a program that leaves others about, and waits until all of them run.
 async fn busy(session: &mut dyn Session, marker: &str) -> Result<Box<dyn Running>, Broken> {
@@ -128,6 +131,13 @@ pub(super) fn a_sandbox_that_was_opened_and_never_used_leaves_nothing(subject: &
     Ok(Verdict::Held)
 }
 
+/// What the host keeps outside of the state folder that bears a run's name.
+fn named_for(run: &RunId) -> Vec<PathBuf> {
+    let (now, name) = (Snapshot::take(), run.to_string());
+    let all = now.cgroups.into_iter().chain(now.files);
+    all.filter(|path| path.to_string_lossy().contains(&name)).collect()
+}
+
 pub(super) fn a_sweep_takes_what_is_there_and_minds_nothing_else(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let sweep = |traces: &[String]| trial.backend.sweep(traces).map_err(said("sweep"));
@@ -145,6 +155,9 @@ pub(super) fn a_sweep_takes_what_is_there_and_minds_nothing_else(subject: &Subje
         sweep(&trial.backend.traces(&run))?;
         let traced = !trial.backend.traces(&run).is_empty();
         must!(!traced || processes_with(&marker).is_empty(), "what was swept lives");
+        // Whatever else bears the run's name is all that there would be after a kill.
+        let gone = eventually(GONE_WITHIN, || named_for(&run).is_empty());
+        must!(gone, "its traces don't lead to {:?}", named_for(&run));
         drop(running);
         drop(session);
         sweep(&trial.backend.traces(&run))

@@ -8,19 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cofferdam_core::artifact::{Collect, Found};
 use cofferdam_core::backend::{
     Backend, BackendError, Boxed, Ending, Exec, Fit, Left, Output, Running, Session,
 };
 use cofferdam_core::capability::{Capability, Gap, Offers};
-use cofferdam_core::files::Files;
+use cofferdam_core::files::{Files, GuestPath, Shown};
 use cofferdam_core::grant::Grant;
-use cofferdam_core::outcome::RunId;
+use cofferdam_core::outcome::{RunId, Usage};
 use cofferdam_core::policy::{ALWAYS_ASKED, Cpus, Environment, Policy, decide};
 use cofferdam_core::request::{Argv, File, Program, Request, Variable, WindowSize};
+
+use super::handed_in::List;
 
 macro_rules! vices {
     ($($(#[$doc:meta])* $vice:ident,)+) => {
@@ -56,12 +60,22 @@ vices! {
     ClaimsEgress,
     /// Closing does nothing.
     ClosesNothing,
+    /// No memory is said to have been used.
+    CountsNoMemory,
+    /// No process is said to have been there.
+    CountsNoProcesses,
+    /// No processor time is said to have been used.
+    CountsNoTime,
     /// What was left and used is never counted.
     CountsNothing,
     /// Nothing has changed in the working directory.
     ForgetsChanges,
+    /// Limits that were reached aren't told.
+    HidesLimits,
     /// Output comes when the program has ended.
     HoldsOutput,
+    /// A workspace that was to be copied is shown through a layer.
+    IgnoresCopy,
     /// `limits.cpus` is ignored.
     IgnoresCpus,
     /// `limits.disk` is ignored.
@@ -78,22 +92,26 @@ vices! {
     IgnoresKeep,
     /// `limits.memory` is ignored.
     IgnoresMemory,
-    /// `limits.output` is ignored: nobody is told of output that could be too much.
-    IgnoresOutput,
     /// `environment.pass` is ignored.
     IgnoresPass,
     /// `limits.pids` is ignored.
     IgnoresPids,
     /// The interpreter that was named is ignored.
     IgnoresPython,
+    /// Another size of the terminal is ignored.
+    IgnoresResize,
     /// `environment.set` is ignored.
     IgnoresSet,
     /// The terminal is ignored.
     IgnoresTerminal,
     /// `limits.timeout` is ignored: what is halted and closed runs on.
     IgnoresTimeout,
+    /// The environment that the interpreter belongs to is ignored.
+    IgnoresVenv,
     /// The workspace is ignored.
     IgnoresWorkspace,
+    /// What a program left is put into the next sandbox.
+    KeepsState,
     /// A halt kills nothing.
     LeavesProcesses,
     /// A program's connections are made for it, outside.
@@ -118,10 +136,20 @@ vices! {
     OutlivesItsDrop,
     /// The host's whole environment is passed in.
     PassesTheHostsEnvironment,
+    /// A program's signals reach processes of the host.
+    ReachesProcesses,
+    /// It says that it can run no program.
+    RunsNothing,
+    /// It shows folders of the host that no policy names.
+    ShowsTheHost,
     /// A sweep does nothing.
     SweepsNothing,
+    /// It says that nothing of a run's could be left.
+    TracesNothing,
     /// A program changes the workspace itself.
     WritesThrough,
+    /// A program writes to folders of the host that no policy names.
+    WritesToTheHost,
 }
 
 impl Vice {
@@ -137,6 +165,8 @@ impl Vice {
             Vice::IgnoresHide => files.hide.clear(),
             Vice::IgnoresInputs => files.shown.clear(),
             Vice::IgnoresPython => files.python = None,
+            Vice::IgnoresCopy => files.workspace.iter_mut().for_each(|workspace| workspace.copy = false),
+            Vice::IgnoresVenv => files.python.iter_mut().for_each(|python| python.venv = None),
             Vice::IgnoresWorkspace => files.workspace = None,
             // A grant has both kinds of variables in one list.
             Vice::IgnoresPass => policy.environment.set.retain(|it| !it.name().starts_with("PASSED")),
@@ -144,6 +174,10 @@ impl Vice {
             Vice::PassesTheHostsEnvironment => {
                 let host = std::env::vars().filter_map(|(name, value)| Variable::new(name, value).ok());
                 policy.environment.passed.extend(host);
+            }
+            Vice::ShowsTheHost => {
+                let folder = named(&policy.environment.set, "HOST_FOLDER").map(PathBuf::from);
+                files.shown.extend(folder.map(|host| Shown { guest: GuestPath::new(&host).unwrap(), host }));
             }
             _ => {}
         }
@@ -193,6 +227,12 @@ pub fn loosen(grant: &Grant, change: impl FnOnce(&mut Policy)) -> Grant {
     decide(&policy, grant.policy().clone(), &request).unwrap()
 }
 
+/// The value of a variable.
+fn named(variables: &[Variable], name: &str) -> Option<String> {
+    let found = variables.iter().find(|variable| variable.name() == name)?;
+    Some(found.to_c_string().to_str().ok()?.split_once('=')?.1.to_owned())
+}
+
 /// Sandboxes that should be gone; they go with their toy.
 type Kept = Arc<Mutex<Vec<Box<dyn Session>>>>;
 
@@ -202,6 +242,8 @@ pub struct Toy {
     vice: Vice,
     offers: Offers,
     kept: Kept,
+    /// What programs left in their working directories, for a later one to find.
+    state: Arc<Mutex<Vec<File>>>,
 }
 
 impl Toy {
@@ -209,7 +251,7 @@ impl Toy {
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, vice: Vice) -> Self {
         let offers = inner.offers().clone().with(vice.claims().iter().copied());
-        Toy { inner, vice, offers, kept: Kept::default() }
+        Toy { inner, vice, offers, kept: Kept::default(), state: Arc::default() }
     }
 }
 
@@ -224,7 +266,7 @@ impl Backend for Toy {
     }
 
     fn traces(&self, run: &RunId) -> Vec<String> {
-        self.inner.traces(run)
+        if self.vice == Vice::TracesNothing { vec![] } else { self.inner.traces(run) }
     }
 
     fn sweep(&self, traces: &[String]) -> Result<(), BackendError> {
@@ -232,6 +274,9 @@ impl Backend for Toy {
     }
 
     fn fit(&self, program: &Program, files: &Files) -> Fit {
+        if self.vice == Vice::RunsNothing {
+            return Fit::No { why: "there is nothing that it runs".into() };
+        }
         self.inner.fit(program, files)
     }
 
@@ -239,14 +284,20 @@ impl Backend for Toy {
         Box::pin(async move {
             let vice = self.vice;
             let workspace = grant.files().workspace.as_ref().map(|workspace| workspace.host.clone());
-            let inner = self.inner.open(run, loosen(&grant, |policy| vice.loosen(policy))).await?;
+            let environment = grant.environment().to_vec();
+            let mut inner = self.inner.open(run, loosen(&grant, |policy| vice.loosen(policy))).await?;
             let mut enforced = inner.enforced().clone();
             enforced.extend(vice.claims());
             if vice == Vice::CallsGapsEnforced {
                 enforced.extend(Capability::ALL);
             }
-            let kept = Arc::clone(&self.kept);
-            Ok(Box::new(ToySession { inner: Some(inner), vice, enforced, workspace, kept }) as _)
+            let left: Vec<File> = std::mem::take(&mut *self.state.lock().unwrap());
+            for file in left {
+                inner.put(file).await?;
+            }
+            let (kept, state) = (Arc::clone(&self.kept), Arc::clone(&self.state));
+            let inner = Some(inner);
+            Ok(Box::new(ToySession { inner, vice, enforced, workspace, environment, kept, state }) as _)
         })
     }
 }
@@ -257,7 +308,9 @@ struct ToySession {
     vice: Vice,
     enforced: BTreeSet<Capability>,
     workspace: Option<PathBuf>,
+    environment: Vec<Variable>,
     kept: Kept,
+    state: Arc<Mutex<Vec<File>>>,
 }
 
 impl Drop for ToySession {
@@ -278,6 +331,14 @@ impl ToySession {
         match self.vice {
             Vice::IgnoresTerminal => exec.terminal = None,
             Vice::LetsOut => connect_for(&exec.program),
+            Vice::ReachesProcesses => {
+                let pid = named(&self.environment, "HOST_PID").unwrap();
+                assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+            }
+            Vice::WritesToTheHost => {
+                let folder = named(&self.environment, "HOST_FOLDER").unwrap();
+                std::fs::write(PathBuf::from(folder).join("written"), "").unwrap();
+            }
             Vice::WritesThrough => {
                 if let Some(workspace) = &self.workspace {
                     std::fs::write(workspace.join("src/a.txt"), "through").unwrap();
@@ -344,8 +405,21 @@ impl Session for ToySession {
                 return Ok(Left::default());
             }
             let left = self.inner().halt().await?;
+            if vice == Vice::KeepsState {
+                let mut list = List::default();
+                self.inner().get(&mut list).await?;
+                let files = list
+                    .0
+                    .iter()
+                    .filter_map(|(key, bytes)| Some(super::trial::file(key.strip_prefix("added ")?, bytes)));
+                self.state.lock().unwrap().extend(files);
+            }
             Ok(match vice {
                 Vice::CountsNothing => Left::default(),
+                Vice::CountsNoMemory => used(left, |usage| usage.memory_peak_bytes = Some(0)),
+                Vice::CountsNoProcesses => used(left, |usage| usage.processes_peak = Some(0)),
+                Vice::CountsNoTime => used(left, |usage| usage.cpu = Duration::ZERO),
+                Vice::HidesLimits => Left { limits_hit: BTreeSet::new(), ..left },
                 Vice::CallsMemoryAKill => Left { out_of_memory: false, ..left },
                 _ => left,
             })
@@ -372,6 +446,12 @@ impl Session for ToySession {
             inner.close().await
         })
     }
+}
+
+/// What was there, with something else about what was used.
+fn used(mut left: Left, change: impl FnOnce(&mut Usage)) -> Left {
+    change(&mut left.usage);
+    left
 }
 
 /// Hands on what no tool would run, or nothing.
@@ -413,7 +493,7 @@ impl ToyRunning {
 impl Running for ToyRunning {
     fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
         Box::pin(async move {
-            if matches!(self.vice, Vice::HoldsOutput | Vice::IgnoresOutput) {
+            if self.vice == Vice::HoldsOutput {
                 self.inner.wait().await?;
             }
             loop {
@@ -447,6 +527,9 @@ impl Running for ToyRunning {
     }
 
     fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
+        if self.vice == Vice::IgnoresResize {
+            return Box::pin(async { Ok(()) });
+        }
         self.inner.resize(size)
     }
 

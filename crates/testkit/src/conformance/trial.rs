@@ -61,6 +61,7 @@ pub(super) struct Try {
     pub(super) reader: Reader,
     pub(super) cues: Vec<(Cue, i32)>,
     pub(super) terminal: Option<WindowSize>,
+    pub(super) sizes: Vec<(Cue, WindowSize)>,
     pub(super) collect: bool,
 }
 
@@ -116,6 +117,7 @@ impl<'a> Trial<'a> {
             reader: Reader::All,
             cues: vec![],
             terminal: None,
+            sizes: vec![],
             collect: false,
         }
     }
@@ -132,7 +134,7 @@ impl<'a> Trial<'a> {
 
     /// Runs something through the engine, and looks at whether what it says can be true.
     pub(super) fn run(&self, what: Try) -> Result<Ran, Broken> {
-        let Try { program, layer, files, environment, input, reader, cues, terminal, collect } = what;
+        let Try { program, layer, files, environment, input, reader, cues, terminal, sizes, collect } = what;
         let policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
         let labels = BTreeMap::from([("suite".to_owned(), "conformance".to_owned())]);
         let request = Request { program, files, environment, labels, terminal, collect };
@@ -140,7 +142,7 @@ impl<'a> Trial<'a> {
             .map_err(|denial| Broken(format!("the policy denies it: {denial}")))?;
         let asked = grant.asks().clone();
         let run = new_run();
-        let streams = Wired::new(&input, reader, &cues);
+        let streams = Wired::new(&input, reader, &cues, &sizes);
         let outcome =
             self.until_hung(async { Ok(self.engine.run(&run, request, grant, &streams, None).await) })?;
         let ran = Ran { outcome, pieces: streams.pieces() };
@@ -388,7 +390,7 @@ pub(super) fn marker() -> String {
 /// Everything whose command line holds a marker is gone, or soon will be.
 pub(super) fn is_gone(marker: &str) -> Result<(), Broken> {
     let gone = eventually(GONE_WITHIN, || processes_with(marker).is_empty());
-    must!(gone, "it still runs: {:?}", processes_with(marker));
+    must!(gone, "it left what still runs: {:?}", processes_with(marker));
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub(super) enum Reader {
     Refuses(io::ErrorKind),
 }
 
-/// When a signal comes.
+/// When a signal or another size of the terminal comes.
 #[derive(Clone, Debug)]
 pub(super) enum Cue {
     /// This long after the start of the run.
@@ -50,6 +50,7 @@ pub(super) struct Wired {
     input: Mutex<VecDeque<Vec<u8>>>,
     reader: Reader,
     cues: Mutex<VecDeque<(Cue, i32)>>,
+    sizes: Mutex<VecDeque<(Cue, WindowSize)>>,
     pieces: Mutex<Vec<Output>>,
     heard: Notify,
     began: Instant,
@@ -59,7 +60,12 @@ pub(super) struct Wired {
 const PIECE: usize = 64 << 10;
 
 impl Wired {
-    pub(super) fn new(input: &Input, reader: Reader, cues: &[(Cue, i32)]) -> Self {
+    pub(super) fn new(
+        input: &Input,
+        reader: Reader,
+        cues: &[(Cue, i32)],
+        sizes: &[(Cue, WindowSize)],
+    ) -> Self {
         let (has_input, ends, bytes) = match input {
             Input::None => (false, true, &[][..]),
             Input::Bytes(bytes) => (true, true, bytes.as_slice()),
@@ -71,6 +77,7 @@ impl Wired {
             input: Mutex::new(bytes.chunks(PIECE).map(<[u8]>::to_vec).collect()),
             reader,
             cues: Mutex::new(cues.iter().cloned().collect()),
+            sizes: Mutex::new(sizes.iter().cloned().collect()),
             pieces: Mutex::default(),
             heard: Notify::new(),
             began: Instant::now(),
@@ -80,6 +87,24 @@ impl Wired {
     /// Everything that came, in order.
     pub(super) fn pieces(self) -> Vec<Output> {
         self.pieces.into_inner().unwrap()
+    }
+
+    /// Waits until it is time for the first of what comes on cue, and gives it. Never where there is no more.
+    async fn next<T: Clone>(&self, cues: &Mutex<VecDeque<(Cue, T)>>) -> T {
+        let next = cues.lock().unwrap().front().cloned();
+        let Some((cue, what)) = next else { return std::future::pending().await };
+        match cue {
+            Cue::After(time) => tokio::time::sleep_until(self.began + time).await,
+            Cue::Said(text) => loop {
+                let heard = self.heard.notified();
+                if self.has_said(text) {
+                    break;
+                }
+                heard.await;
+            },
+        }
+        cues.lock().unwrap().pop_front();
+        what
     }
 
     /// Whether standard output has held a text.
@@ -137,26 +162,11 @@ impl Streams for Wired {
     }
 
     fn interrupt(&self) -> Boxed<'_, i32> {
-        Box::pin(async move {
-            let next = self.cues.lock().unwrap().front().cloned();
-            let Some((cue, signal)) = next else { return std::future::pending().await };
-            match cue {
-                Cue::After(time) => tokio::time::sleep_until(self.began + time).await,
-                Cue::Said(text) => loop {
-                    let heard = self.heard.notified();
-                    if self.has_said(text) {
-                        break;
-                    }
-                    heard.await;
-                },
-            }
-            self.cues.lock().unwrap().pop_front();
-            signal
-        })
+        Box::pin(self.next(&self.cues))
     }
 
     fn resized(&self) -> Boxed<'_, WindowSize> {
-        Box::pin(std::future::pending())
+        Box::pin(self.next(&self.sizes))
     }
 
     fn dropped(&self) -> [u64; 2] {

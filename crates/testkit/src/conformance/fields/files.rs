@@ -5,13 +5,14 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use cofferdam_core::backend::Exec;
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::{GuestPath, Pattern, Python, Shown, Workspace};
 use cofferdam_core::outcome::{End, Outcome};
 use cofferdam_core::policy::FilesLayer;
 use tempfile::TempDir;
 
-use crate::conformance::trial::{Ran, Trial};
+use crate::conformance::trial::{Ran, Trial, exec, listen, new_run, python, said, until_it_says};
 use crate::conformance::{Broken, Checked, Subject, Verdict};
 
 /// A folder of the host's with files in it.
@@ -77,6 +78,34 @@ os.chmod('same.txt', 0o600); os.utime('same.txt')";
         let out = artifacts(&ran.outcome);
         must!(out == BTreeSet::from(["new", "src/a.txt"]), "{out:?} came out");
     }
+    Ok(Verdict::Held)
+}
+
+pub(in crate::conformance) fn a_copy_is_of_the_moment_before_the_start(subject: &Subject) -> Checked {
+    let host = folder(&[("a.txt", "before")]);
+    let trial = Trial::of(subject)?;
+    let code = "print(open('a.txt').read(), flush=True); input(); print(open('a.txt').read(), end='')";
+    let mut layer = trial.layer();
+    layer.files = FilesLayer { workspace: workspace(&host, true), ..FilesLayer::default() };
+    layer.accept_gaps.remove(&Capability::Files);
+    if let Some(gap) = trial.gap(Capability::Files) {
+        return Ok(Verdict::Refused(gap));
+    }
+    let run = new_run();
+    let read = trial.until_hung(async {
+        let mut session = trial.open(&run, layer).await?;
+        let reading = Exec { stdin: true, ..exec(python(code)) };
+        let running = session.exec(reading).await.map_err(said("exec"))?;
+        until_it_says(running.as_ref(), "before\n").await?;
+        fs::write(host.path().join("a.txt"), "meanwhile").unwrap();
+        running.write(b"\n").await.map_err(said("write"))?;
+        let heard = listen(running.as_ref()).await?;
+        session.halt().await.map_err(said("halt"))?;
+        session.close().await.map_err(said("close"))?;
+        Ok(String::from_utf8_lossy(&heard.stdout).into_owned())
+    })?;
+    must!(read == "before", "what changed on the host since is in the copy: {read:?}");
+    trial.left_nothing(&run)?;
     Ok(Verdict::Held)
 }
 
@@ -162,13 +191,15 @@ pub(in crate::conformance) fn the_python_that_was_named_is_the_one_that_runs(sub
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let executable = GuestPath::new(Path::new("/opt/named/python")).unwrap();
     let shown = vec![Shown { host: script, guest: executable.clone() }];
-    let python = Some(Python { executable, venv: None });
+    let venv = Some(GuestPath::new(Path::new("/opt/venv")).unwrap());
+    let python = Some(Python { executable, venv });
     let trial = Trial::of(subject)?;
-    let code = "import os; print(os.environ.get('NAMED'), os.environ['PATH'].split(':')[0])";
+    let code = "import os
+print(os.environ.get('NAMED'), os.environ['PATH'].split(':')[0], os.environ.get('VIRTUAL_ENV'))";
     let ran = with(&trial, FilesLayer { shown, python, ..FilesLayer::default() }, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Files)? {
         return Ok(refused);
     }
-    ran.says("yes /opt/named\n")?;
+    ran.says("yes /opt/named /opt/venv\n")?;
     Ok(Verdict::Held)
 }

@@ -93,6 +93,10 @@ print(len(children) + 1)";
     let had = number(&ran)?;
     must!((5..=10).contains(&had), "it had {had} processes with a limit of 10");
     must!(u64::from(ran.outcome.left_processes) >= had - 1, "{} were left", ran.outcome.left_processes);
+    // Without a cgroup that counts, nobody hears of a fork that was refused.
+    let counted = ran.outcome.usage.processes_peak.is_some();
+    let told = ran.outcome.limits_hit.contains(&LimitName::Pids);
+    must!(!counted || told, "that a fork was refused isn't told: {}", ran.story());
     Ok(Verdict::Held)
 }
 
