@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::fd;
 use own::{User, Way};
@@ -516,9 +517,20 @@ impl Group {
 
     /// Processes in the sandbox now, where a controller shows them.
     #[must_use]
-    pub fn processes(&self) -> Option<usize> {
+    pub fn processes(&self) -> Option<Vec<i32>> {
         let part = self.part(Controller::Pids).or(self.parts.first())?;
-        Some(part.read("cgroup.procs")?.lines().count())
+        Some(part.read("cgroup.procs")?.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    /// The processor time of everything that was ever in the group, where the kernel counts that beside the
+    /// ceiling: always on version 2, on version 1 where `cpuacct` is mounted together with `cpu`.
+    #[must_use]
+    pub fn cpu(&self) -> Option<Duration> {
+        let part = self.part(Controller::Cpu)?;
+        match part.version {
+            Version::V1 => part.number("cpuacct.usage").map(Duration::from_nanos),
+            Version::V2 => part.keyed("cpu.stat", "usage_usec ").map(Duration::from_micros),
+        }
     }
 
     /// Kills every process in the groups by itself, for when process 1 of their namespace takes too
@@ -638,7 +650,7 @@ pub fn empty(folder: &Path) -> Result<(), CgroupError> {
             return Ok(());
         }
         kill_members(folder);
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     Err(CgroupError { action: "empty", path: folder.to_owned(), source: io::ErrorKind::TimedOut.into() })
 }

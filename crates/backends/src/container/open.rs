@@ -30,11 +30,10 @@ use crate::agent::{self, Agent};
 
 /// Ceilings that each process has for itself: descriptors (1,024: the usual soft limit), no
 /// core files, no real-time priority, and small bounds on what the kernel keeps for a user.
-const RLIMITS: [(Resource, u64); 6] = [
-    (Resource::Core, 0),
+const RLIMITS: [(Resource, u64); 5] = [
+    (Resource::Core, 1), // with which no core goes to the host's handler; 0 would give it one: sys::seccomp
     (Resource::LockedMemory, 8 << 20),
     (Resource::MessageQueues, 800 << 10),
-    (Resource::OpenFiles, 1024),
     (Resource::PendingSignals, 4096),
     (Resource::RealTimePriority, 0),
 ];
@@ -48,10 +47,25 @@ pub(super) fn ceilings(limits: &Limits) -> Ceilings {
     }
 }
 
-/// The ceilings, with one on processes where no cgroup holds that.
-pub(super) fn rlimits(processes: Option<u32>) -> Vec<(Resource, u64)> {
-    let processes = processes.map(|most| (Resource::Processes, u64::from(most)));
-    RLIMITS.into_iter().chain(processes).collect()
+/// The ceilings for each process, of which there may be so many; with one on their number where no cgroup holds
+/// that.
+pub(super) fn rlimits(most: u32, by_cgroup: bool) -> Vec<(Resource, u64)> {
+    let others = [(Resource::OpenFiles, open_files(most, host_files()))];
+    let processes = (!by_cgroup).then_some((Resource::Processes, u64::from(most)));
+    RLIMITS.into_iter().chain(others).chain(processes).collect()
+}
+
+/// How many files a process may have open: as many as is usual, but all of them together no more than half of
+/// what the whole host has.
+fn open_files(processes: u32, host: Option<u64>) -> u64 {
+    const USUAL: u64 = 1024; // the soft limit that Linux starts with (`INR_OPEN_CUR` of `linux/fs.h`)
+    const LEAST: u64 = 64; // for a program that starts others and has its libraries open meanwhile
+    host.map_or(USUAL, |files| (files / 2 / u64::from(processes.max(1))).clamp(LEAST, USUAL))
+}
+
+/// `fs.file-max`.
+fn host_files() -> Option<u64> {
+    std::fs::read_to_string("/proc/sys/fs/file-max").ok()?.trim().parse().ok()
 }
 
 /// Starts a container. Its agent may still be on its way: what goes wrong there shows at the first
@@ -153,7 +167,7 @@ impl Start<'_> {
             mounts: std::mem::take(&mut files.mounts),
             steps: root::steps(&Plan { limits, cpu: View::of(&cores), files: &files, terminal, disk }),
             cores: cores.as_slice().to_vec(),
-            rlimits: rlimits((!self.group.limits(Controller::Pids)).then_some(self.pids)),
+            rlimits: rlimits(self.pids, self.group.limits(Controller::Pids)),
             landlock: landlock(self.host),
             seccomp: Some(seccomp::container()),
             program: agent::kept_in(&self.folder.join("agent")),
@@ -235,4 +249,19 @@ fn enforced(
     let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);
     let enforced = offers.enforced().iter().copied();
     enforced.filter(|&capability| holds(capability) && !missing(capability)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_leaves_the_host_half_of_its_files() {
+        assert_eq!(open_files(257, None), 1024);
+        assert_eq!(open_files(257, Some(u64::MAX)), 1024);
+        // What a machine of 2 GiB has.
+        assert_eq!(open_files(257, Some(196_463)), 382);
+        assert_eq!(open_files(1 << 22, Some(196_463)), 64);
+        assert_eq!(open_files(0, Some(10)), 64);
+    }
 }

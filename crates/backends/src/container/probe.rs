@@ -95,7 +95,7 @@ impl Host {
             mounts: vec![],
             steps: root::steps(&Plan::plain(&Limits::DEFAULT, View::of(&cores), &HostFiles::default())),
             cores: cores.as_slice().to_vec(),
-            rlimits: open::rlimits(None),
+            rlimits: open::rlimits(1, true),
             landlock: open::landlock(self),
             seccomp: Some(filter::container()),
             program: agent::in_memory(),

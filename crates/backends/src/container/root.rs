@@ -48,8 +48,9 @@ const HIDDEN_FILES: [&str; 11] = [
     "timer_stats",
 ];
 
-/// Folders of `/proc` that are hidden.
-const HIDDEN_FOLDERS: [&str; 3] = ["acpi", "asound", "scsi"];
+/// Folders of `/proc` that are hidden. In `pressure` anybody can make the kernel watch something, and each
+/// of such watches takes a program milliseconds to end that nothing can interrupt.
+const HIDDEN_FOLDERS: [&str; 4] = ["acpi", "asound", "pressure", "scsi"];
 
 /// Folders of `/proc` that can't be written, whatever their files' permissions say.
 const FROZEN: [&str; 4] = ["bus", "fs", "irq", "sys"];

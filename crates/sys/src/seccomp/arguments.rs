@@ -172,7 +172,7 @@ pub(super) const PRCTL: Rule = Ask(&Question {
 
 /// Absent on purpose: `PR_SET_MM` (lets a process forge its own `/proc` entry), `PR_SCHED_CORE` (a cookie of
 /// one's own idles the sibling hyperthread for everybody), `PR_SET_MEMORY_MERGE` (merged pages can be timed
-/// across sandboxes), `PR_SET_SYSCALL_USER_DISPATCH` and `PR_SET_SECUREBITS` (no known caller gains).
+/// across sandboxes), `PR_SET_SECCOMP` (see [`SECCOMP`]), `PR_SET_SYSCALL_USER_DISPATCH` and `PR_SET_SECUREBITS` (no known caller gains).
 ///
 /// Source: Linux, `include/uapi/linux/prctl.h`.
 const PRCTL_OPTIONS: &[u32] = &[
@@ -185,7 +185,6 @@ const PRCTL_OPTIONS: &[u32] = &[
     15,          // PR_SET_NAME: thread names
     16,          // PR_GET_NAME
     21,          // PR_GET_SECCOMP: probes
-    22,          // PR_SET_SECCOMP: programs that confine themselves further
     23,          // PR_CAPBSET_READ: capability libraries
     24,          // PR_CAPBSET_DROP
     27,          // PR_GET_SECUREBITS
@@ -248,14 +247,23 @@ const IOPRIO_WHO_PGRP: u32 = 2;
 const SECOND_NOT_PROCESS_ONE: Rule =
     Ask(&Question { word: Low(1), mask: u32::MAX, cases: &[(&[1], Deny(EPERM))], otherwise: Allow });
 
-/// `prlimit64(pid, resource, new, old)`: a process sets its own limits, and reads those of others.
+/// `prlimit64(pid, resource, new, old)`: a process sets its own limits but for [`CORE`], and reads those of
+/// others.
 ///
 /// Without this, a program running as the same user could lower the limits of the sandbox's process 1.
 /// `pid` is an `int`; `new` is a pointer, null only if both halves are.
 pub(super) const PRLIMIT: Rule = Ask(&Question {
     word: Low(0),
     mask: u32::MAX,
-    cases: &[(&[0], Allow)],
+    cases: &[(
+        &[0],
+        Ask(&Question {
+            word: Low(1),
+            mask: u32::MAX,
+            cases: &[(&[CORE], READ_LIMIT_OR_BE_CALM)],
+            otherwise: Allow,
+        }),
+    )],
     otherwise: Ask(&Question {
         word: Low(2),
         mask: u32::MAX,
@@ -265,4 +273,89 @@ pub(super) const PRLIMIT: Rule = Ask(&Question {
         )],
         otherwise: Deny(EPERM),
     }),
+});
+
+/// `setrlimit(resource, new)`: any but [`CORE`].
+pub(super) const SETRLIMIT: Rule =
+    Ask(&Question { word: Low(0), mask: u32::MAX, cases: &[(&[CORE], Deny(NOTHING))], otherwise: Allow });
+
+/// `RLIMIT_CORE`. A sandbox sets it to 1, with which the kernel hands no core to the host's handler; with
+/// 0 it does, as root and outside of every limit, if `kernel.core_pattern` is a pipe (`fs/coredump.c`).
+/// Nobody may change it, and who tries is told that all is well: no core is written whatever they ask for.
+const CORE: u32 = libc::RLIMIT_CORE;
+
+/// No error: the call isn't made, and its caller is told that it succeeded.
+const NOTHING: libc::c_int = 0;
+
+const READ_LIMIT_OR_BE_CALM: Rule = Ask(&Question {
+    word: Low(2),
+    mask: u32::MAX,
+    cases: &[(
+        &[0],
+        Ask(&Question { word: High(2), mask: u32::MAX, cases: &[(&[0], Allow)], otherwise: Deny(NOTHING) }),
+    )],
+    otherwise: Deny(NOTHING),
+});
+
+/// `seccomp(operation, …)`: questions, but no filters: their code draws on one allowance for the whole host
+/// (`net.core.bpf_jit_limit`), without which no sandbox starts, and what they log goes to the host's audit
+/// stream. `EINVAL` is what a kernel without filters says; programs go on without.
+pub(super) const SECCOMP: Rule = Ask(&Question {
+    word: Low(0),
+    mask: u32::MAX,
+    cases: &[(&[SECCOMP_GET_ACTION_AVAIL], Allow)],
+    otherwise: Deny(EINVAL),
+});
+
+/// Source: Linux, `include/uapi/linux/seccomp.h`.
+const SECCOMP_GET_ACTION_AVAIL: u32 = 2;
+
+/// `setsockopt(fd, level, name, …)`: everything but filters of packets, whose code draws on the same
+/// allowance.
+pub(super) const SETSOCKOPT: Rule = Ask(&Question {
+    word: Low(1),
+    mask: u32::MAX,
+    cases: &[(
+        &[libc::SOL_SOCKET as u32],
+        Ask(&Question {
+            word: Low(2),
+            mask: u32::MAX,
+            cases: &[(
+                &[
+                    libc::SO_ATTACH_FILTER as u32,
+                    libc::SO_ATTACH_BPF as u32,
+                    libc::SO_ATTACH_REUSEPORT_CBPF as u32,
+                    libc::SO_ATTACH_REUSEPORT_EBPF as u32,
+                ],
+                Deny(EPERM),
+            )],
+            otherwise: Allow,
+        }),
+    )],
+    otherwise: Allow,
+});
+
+/// `mmap(addr, length, protection, flags, …)`: not of huge pages, which no ceiling on memory counts. `ENOMEM`
+/// is what a host says that has none set aside.
+pub(super) const MMAP: Rule = Ask(&Question {
+    word: Low(3),
+    mask: libc::MAP_HUGETLB as u32,
+    cases: &[(&[0], Allow)],
+    otherwise: Deny(libc::ENOMEM),
+});
+
+/// `memfd_create(name, flags)`: the same.
+pub(super) const MEMFD_CREATE: Rule = Ask(&Question {
+    word: Low(1),
+    mask: libc::MFD_HUGETLB,
+    cases: &[(&[0], Allow)],
+    otherwise: Deny(libc::ENOMEM),
+});
+
+/// `shmget(key, size, flags)`: the same.
+pub(super) const SHMGET: Rule = Ask(&Question {
+    word: Low(2),
+    mask: libc::SHM_HUGETLB as u32,
+    cases: &[(&[0], Allow)],
+    otherwise: Deny(libc::ENOMEM),
 });

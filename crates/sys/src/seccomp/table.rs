@@ -19,7 +19,8 @@
 #[cfg(target_arch = "x86_64")]
 use super::arguments::MKNOD;
 use super::arguments::{
-    CLONE, IO_PRIORITY, IOCTL, MKNODAT, NOT_PROCESS_ONE, PERSONALITY, PRCTL, PRIORITY, PRLIMIT, SOCKET,
+    CLONE, IO_PRIORITY, IOCTL, MEMFD_CREATE, MKNODAT, MMAP, NOT_PROCESS_ONE, PERSONALITY, PRCTL, PRIORITY,
+    PRLIMIT, SECCOMP, SETRLIMIT, SETSOCKOPT, SHMGET, SOCKET,
 };
 use super::numbers::*;
 use super::rule::Line;
@@ -141,7 +142,7 @@ const FILE_NAMES: &[Line] = calls! {
     SYS_getxattrat        => Allow,   "as getxattr, for C libraries that prefer the newer call";
     SYS_listxattrat       => Allow,   "as listxattr, for C libraries that prefer the newer call";
     SYS_removexattrat     => Allow,   "as removexattr, for C libraries that prefer the newer call";
-    SYS_memfd_create      => Allow,   "Java, Python, just-in-time compilers";
+    SYS_memfd_create      => MEMFD_CREATE, "Java, Python, just-in-time compilers";
     SYS_inotify_init1     => Allow,   "Node fs.watch, tail -f, build watchers";
     SYS_inotify_add_watch => Allow,   "Node fs.watch, tail -f, build watchers";
     SYS_inotify_rm_watch  => Allow,   "Node fs.watch, tail -f, build watchers";
@@ -165,7 +166,7 @@ const WAITING: &[Line] = calls! {
 /// A program's own memory.
 const MEMORY: &[Line] = calls! {
     SYS_brk              => Allow, "glibc malloc";
-    SYS_mmap             => Allow, "everything";
+    SYS_mmap             => MMAP,  "everything";
     SYS_munmap           => Allow, "everything";
     SYS_mprotect         => Allow, "linkers, just-in-time compilers";
     SYS_mremap           => Allow, "glibc realloc, databases";
@@ -215,7 +216,7 @@ const PROCESSES: &[Line] = calls! {
     SYS_personality            => PERSONALITY, "debuggers and runtimes that ask for the current one";
     SYS_prlimit64              => PRLIMIT,     "ulimit, Go, Java, Node at start";
     SYS_getrlimit              => Allow,       "older C libraries, musl";
-    SYS_setrlimit              => Allow,       "older C libraries, musl";
+    SYS_setrlimit              => SETRLIMIT,   "older C libraries, musl";
     SYS_getrusage              => Allow,       "Python resource, time, Go, make";
     SYS_times                  => Allow,       "bash, openssl";
     SYS_pidfd_open             => NOT_PROCESS_ONE, "Python asyncio, Go, Rust, libuv";
@@ -310,14 +311,14 @@ const SOCKETS: &[Line] = calls! {
     SYS_recvmsg     => Allow,  "libuv, passing descriptors";
     SYS_sendmmsg    => Allow,  "glibc getaddrinfo, QUIC";
     SYS_recvmmsg    => Allow,  "QUIC, DNS servers";
-    SYS_setsockopt  => Allow,  "every network program";
+    SYS_setsockopt  => SETSOCKOPT, "every network program";
     SYS_getsockopt  => Allow,  "every network program";
     SYS_shutdown    => Allow,  "every network program";
 };
 
 /// System V and POSIX message queues, semaphores and shared memory, bounded by the IPC namespace.
 const IPC: &[Line] = calls! {
-    SYS_shmget          => Allow, "PostgreSQL, X clients";
+    SYS_shmget          => SHMGET, "PostgreSQL, X clients";
     SYS_shmat           => Allow, "PostgreSQL, X clients";
     SYS_shmdt           => Allow, "PostgreSQL, X clients";
     SYS_shmctl          => Allow, "PostgreSQL, X clients, ipcs";
@@ -342,7 +343,7 @@ const SYSTEM: &[Line] = calls! {
     SYS_uname                   => Allow, "everything";
     SYS_sysinfo                 => Allow, "glibc processor and memory counts, Node, Java";
     SYS_getrandom               => Allow, "everything";
-    SYS_seccomp                 => Allow, "browsers, sshd; a filter below ours can only narrow it";
+    SYS_seccomp                 => SECCOMP, "programs that ask what there is";
     SYS_landlock_create_ruleset => Allow, "programs that confine themselves; it can only narrow";
     SYS_landlock_add_rule       => Allow, "as landlock_create_ruleset";
     SYS_landlock_restrict_self  => Allow, "as landlock_create_ruleset";
