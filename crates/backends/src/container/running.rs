@@ -49,12 +49,10 @@ impl Pipes {
     pub(super) fn make(stdin: bool) -> io::Result<(Self, [OwnedFd; 3])> {
         let (stdout, stdout_inside) = fd::pipe()?;
         let (stderr, stderr_inside) = fd::pipe()?;
-        let (stdin_inside, stdin) = if stdin {
-            let (inside, outside) = fd::pipe()?;
-            (inside, Some(outside))
-        } else {
-            (std::fs::File::open("/dev/null")?.into(), None)
-        };
+        // An input that nobody writes is a pipe too, whose end is closed: the host's null device would come
+        // with the host's own mount, on which its times can be changed.
+        let (stdin_inside, outside) = fd::pipe()?;
+        let stdin = stdin.then_some(outside);
         let pipes = Pipes {
             stdin: Mutex::new(stdin.map(writer).transpose()?),
             stdout: Stream::new(stdout)?,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use cofferdam_core::files::Python;
 use cofferdam_core::outcome::{LimitName, Usage};
 use cofferdam_core::request::{File, Lang, Variable, WindowSize};
 use cofferdam_core::weaken::stop_at;
+use cofferdam_sys::cgroup::Group;
 use cofferdam_sys::launch::Launched;
 use cofferdam_sys::process;
 use tokio::sync::Mutex;
@@ -226,8 +228,9 @@ impl ContainerSession {
 
     async fn kill_and_count(&mut self) -> Result<Left, BackendError> {
         let inside = &self.inside;
-        let processes = inside.group.processes().unwrap_or_else(|| shown_in_proc(self.launched.pid()));
-        let processes = processes.saturating_sub(1);
+        let living = living(&inside.group, self.launched.pid());
+        let processes = living.len().saturating_sub(1);
+        let at_work = living.iter().skip(1).filter_map(|process| cpu_so_far(process)).sum();
         let full = fullness(self.launched.pid());
         inside.group.unthrottle();
         self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;
@@ -245,7 +248,7 @@ impl ContainerSession {
         Ok(Left {
             processes: processes as u32,
             usage: Usage {
-                cpu: reaped.cpu,
+                cpu: inside.group.cpu().unwrap_or(Duration::ZERO).max(reaped.cpu + at_work),
                 memory_peak_bytes: counts.memory_peak_bytes,
                 processes_peak: counts.pids_peak,
             },
@@ -289,11 +292,33 @@ pub(super) fn variables(python: Option<&Python>, granted: &[Variable], own: Vec<
     lines.into_values().collect()
 }
 
-/// Processes that a sandbox's own `/proc` shows, for where there is no cgroup to count them.
-fn shown_in_proc(pid: i32) -> usize {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/root/proc")) else { return 0 };
+/// The folders in `/proc` of a sandbox's processes, process 1 first: by its cgroup, or by its own `/proc` where
+/// there is none to count them.
+fn living(group: &Group, first: i32) -> Vec<PathBuf> {
+    if let Some(pids) = group.processes() {
+        let others = pids.into_iter().filter(|pid| *pid != first);
+        return std::iter::once(first)
+            .chain(others)
+            .map(|pid| PathBuf::from(format!("/proc/{pid}")))
+            .collect();
+    }
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{first}/root/proc")) else { return vec![] };
     let numbered = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-    entries.flatten().filter(|entry| numbered(&entry.file_name())).count()
+    let mut found: Vec<_> = entries.flatten().filter(|entry| numbered(&entry.file_name())).collect();
+    found.sort_by_key(|entry| entry.file_name() != "1");
+    found.iter().map(std::fs::DirEntry::path).collect()
+}
+
+/// The processor time of a process that lives, with that of its children for which it has waited. What died
+/// with nobody waiting is counted by nobody but a cgroup.
+fn cpu_so_far(process: &Path) -> Option<Duration> {
+    // `USER_HZ` of `asm-generic/param.h`, which no architecture of ours changes.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    // After the name, which may hold anything: fields 14 to 17 of proc_pid_stat(5).
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
+    let ticks: u32 = fields.map(|field| field.parse().unwrap_or(0)).fold(0, u32::saturating_add);
+    Some(TICK.saturating_mul(ticks))
 }
 
 /// Which quotas of the sandbox's writable space are at least 99 % used. Its `/tmp` is on that and can't
