@@ -222,13 +222,21 @@ pub(super) fn of(path: &str) -> Match {
     RULES.iter().filter_map(|(rule, _)| starts(rule)).max().unwrap_or(Match::None)
 }
 
-/// Whether a file at a path makes the folder around it what git takes for a repository, whose
-/// settings and hooks it obeys when it is called in it: a `HEAD`. Without that one file it is a
-/// folder like any other, whatever else is told of it before or after. Below `.git` a `HEAD` says
-/// what is checked out, and is an ordinary result.
+/// Whether a file at a path makes the folder around it what git takes for a repository whose settings and
+/// hooks it obeys when it is called in it. Outside of `.git` that is a `HEAD`: without that one file it is
+/// a folder like any other, whatever else is told of it before or after. Below `.git` a `HEAD` says what is
+/// checked out, and is an ordinary result; there it is what a repository is set up with, at any depth,
+/// since every folder can be made one.
 pub(super) fn makes_a_repository(path: &str) -> bool {
     let folded: Vec<String> = path.split('/').map(fold).collect();
-    matches!(folded.split_last(), Some((last, above)) if last == "head" && above.iter().all(|part| part != ".git"))
+    let Some((last, above)) = folded.split_last() else { return false };
+    match above.iter().position(|part| part == ".git") {
+        None => last == "head",
+        Some(at) => {
+            let settings = ["commondir", "config", "config.worktree", "hooks"];
+            settings.contains(&last.as_str()) || above[at..].iter().any(|part| part == "hooks")
+        }
+    }
 }
 
 /// How far a path matches a rule from its own start on.
@@ -330,6 +338,11 @@ mod tests {
         }
         assert!(makes_a_repository("HEAD") && makes_a_repository("a/head"));
         assert!(!makes_a_repository(".git/HEAD") && !makes_a_repository("a/HEAD/b"));
+        for path in [".git/x/config", "a/.git/refs/x/commondir", ".git/x/hooks", ".Git/x/Hooks/post-checkout"]
+        {
+            assert!(makes_a_repository(path), "{path}");
+        }
+        assert!(!makes_a_repository(".git/refs/remotes/origin/HEAD") && !makes_a_repository("config"));
         assert_eq!(of(".git/modules/x"), Match::Above);
         assert_eq!(of(".git/modules/x/objects/y"), Match::Above);
     }
