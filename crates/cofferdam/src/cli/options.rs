@@ -224,20 +224,25 @@ impl Options {
     }
 }
 
-/// An environment, and the interpreter that it names, are shown whole. One that holds the workspace
-/// would show what the workspace hides; its settings may be the work of whoever wrote what is in it.
+/// An environment, and the interpreter that it names, are shown whole. A prefix that holds the workspace, or
+/// lies in it beside the environment itself, would show what the workspace hides; the environment's settings
+/// may be the work of whoever wrote what is in it.
 fn refuse_workspace_as_prefix(files: &Files) -> Result<(), Unprepared> {
-    let (Some(workspace), Some(_)) = (&files.workspace, &files.python) else { return Ok(()) };
-    match files.shown.iter().find(|shown| workspace.host.starts_with(&shown.host)) {
-        None => Ok(()),
-        Some(shown) => {
-            let message =
-                format!("{} would be shown whole, and the workspace is in it", shown.host.display());
-            let fix =
-                "name another interpreter or environment, or another workspace; --in shows folders as well";
-            Err(Unprepared::request(FaultCode::BadRequest, message, fix))
-        }
-    }
+    let (Some(workspace), Some(python)) = (&files.workspace, &files.python) else { return Ok(()) };
+    let around = |shown: &&Shown| workspace.host.starts_with(&shown.host);
+    // A prefix is shown where it lies on the host.
+    let inside = |shown: &&Shown| {
+        let prefix = shown.guest.as_path() == shown.host && shown.host.starts_with(&workspace.host);
+        prefix && python.venv.as_ref().is_some_and(|venv| *venv != shown.guest)
+    };
+    let (shown, how) = match (files.shown.iter().find(around), files.shown.iter().find(inside)) {
+        (Some(shown), _) => (shown, "the workspace is in it"),
+        (_, Some(shown)) => (shown, "it is in the workspace, which hides some of it"),
+        (None, None) => return Ok(()),
+    };
+    let message = format!("{} would be shown whole, and {how}", shown.host.display());
+    let fix = "name another interpreter or environment, or another workspace; --in shows folders as well";
+    Err(Unprepared::request(FaultCode::BadRequest, message, fix))
 }
 
 /// `--copy` is about the workspace in force, whoever named it.

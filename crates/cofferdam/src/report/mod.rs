@@ -166,7 +166,9 @@ fn closing_line(outcome: &Outcome) -> String {
     }
     if let Some(first) = outcome.rejected.first() {
         let count = outcome.rejected.len();
-        parts.push(format!("{count} not let out, the first {}: {}", first.path, kept_back(first.why)));
+        // Quoted, since a name can look like the rest of the line.
+        let path = first.path.to_string();
+        parts.push(format!("{count} not let out, the first {path:?}: {}", kept_back(first.why)));
     }
     let gaps: Vec<_> = outcome.gaps.iter().map(|gap| gap.capability.name()).collect();
     if !gaps.is_empty() {
@@ -292,7 +294,7 @@ mod tests {
         outcome.rejected = vec![cofferdam_core::artifact::Rejected { path: ".envrc".into(), why }];
         let line = closing_line(&outcome);
         assert!(
-            line.contains(" · 1 not let out, the first .envrc: a tool of this machine may run it"),
+            line.contains(" · 1 not let out, the first \".envrc\": a tool of this machine may run it"),
             "{line}"
         );
         assert!(line.contains("--keep PATH"), "{line}");
