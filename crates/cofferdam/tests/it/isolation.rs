@@ -182,7 +182,7 @@ for name in ['kcore', 'kallsyms', 'keys', 'key-users', 'kmsg', 'timer_list', 'sc
         if open('/proc/' + name, 'rb').read(1): n.append(name)
     except OSError: pass
 import os
-for name in ['acpi', 'scsi', 'asound']:
+for name in ['acpi', 'scsi', 'asound', 'pressure']:
     try:
         if os.listdir('/proc/' + name): n.append(name)
     except OSError: pass
@@ -297,4 +297,36 @@ fn nothing_in_the_product_can_turn_a_control_off() {
     let holds = |text: &str| program.windows(text.len()).any(|part| part == text.as_bytes());
     assert!(holds("COFFERDAM_STATE"));
     assert!(!holds("COFFERDAM_WEAKEN") && !holds("COFFERDAM_STOP_AT"));
+}
+
+#[test]
+fn no_core_of_a_program_is_handed_to_the_host() {
+    needs_root!();
+    let product = product();
+    let code = "
+import resource
+limit = lambda: resource.getrlimit(resource.RLIMIT_CORE)
+before = limit()
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+print(before, limit())
+";
+    // With 1 the kernel starts no handler; with 0 it starts one that `kernel.core_pattern` names.
+    assert_eq!(inside(&product, code), "(1, 1) (1, 1)\n");
+    assert!(outside(code).ends_with(" (0, 0)\n"), "the control");
+}
+
+#[test]
+fn the_null_device_of_the_host_is_nobodys_standard_input() {
+    needs_root!();
+    let product = product();
+    let times = || std::fs::metadata("/dev/null").unwrap().modified().unwrap();
+    let before = times();
+    let code = "
+import os, sys
+try: os.utime(0, (1, 1))
+except OSError: pass
+print(repr(sys.stdin.read()), os.path.samestat(os.fstat(0), os.stat('/dev/null')))
+";
+    assert_eq!(inside(&product, code), "'' False\n");
+    assert_eq!(times(), before);
 }

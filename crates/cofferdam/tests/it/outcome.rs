@@ -142,3 +142,16 @@ fn processes_that_were_left_are_counted_and_gone() {
     assert!(eventually(Duration::from_secs(1), || cofferdam_testkit::host::processes_with("sleep 305.5")
         .is_empty()));
 }
+
+#[test]
+fn the_processor_time_of_what_was_killed_counts_too() {
+    needs_root!();
+    let product = product();
+    let spin = "import os\nif os.fork() == 0:\n  while True: pass\nwhile True: pass";
+    let outcome = product.run(&["--json", "--timeout", "1s", "-c", spin]).json();
+    assert_eq!(outcome["end"], "timed_out");
+    let (cpu, run) =
+        (outcome["usage"]["cpu_ms"].as_f64().unwrap(), outcome["time_ms"]["run"].as_f64().unwrap());
+    // On a busy machine it gets less than its core.
+    assert!(cpu >= 100.0 && cpu < run * 2.0 + 200.0, "{outcome}");
+}

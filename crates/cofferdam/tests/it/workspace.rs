@@ -275,3 +275,23 @@ print(sys.prefix)
     assert!(plot.starts_with(b"\x89PNG") && plot.len() > 1000, "{} bytes", plot.len());
     assert_eq!(fs::read_dir(folder.join("result/files")).unwrap().count(), 2);
 }
+
+#[test]
+fn an_environment_that_leads_to_another_part_of_the_workspace_is_refused() {
+    use std::os::unix::fs::symlink;
+    let product = product();
+    let repository = product.folder().join("repository");
+    for folder in ["backend/bin", "backend/lib/python3.11", ".venv/bin"] {
+        fs::create_dir_all(repository.join(folder)).unwrap();
+    }
+    let python = fs::canonicalize("/usr/bin/python3").unwrap();
+    fs::copy(python, repository.join("backend/bin/python3")).unwrap();
+    fs::write(repository.join("backend/lib/python3.11/os.py"), "").unwrap();
+    fs::write(repository.join("backend/.env"), "SECRET=1").unwrap();
+    symlink("../../backend/bin/python3", repository.join(".venv/bin/python")).unwrap();
+    fs::write(repository.join(".venv/pyvenv.cfg"), "home = /usr/bin\n").unwrap();
+    let (workspace, venv) = (repository.to_str().unwrap(), repository.join(".venv"));
+    let words = ["--workspace", workspace, "--venv", venv.to_str().unwrap(), "-c", "print(1)"];
+    let ran = product.run(&words).exits(125);
+    assert!(ran.stderr.contains("backend would be shown whole, and it is in the workspace"), "{ran:?}");
+}

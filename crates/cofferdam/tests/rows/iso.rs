@@ -206,7 +206,7 @@ for name in ['kcore', 'kallsyms', 'keys', 'key-users', 'timer_list', 'timer_stat
     attempt(f'{name} read', lambda: reads('/proc/' + name))
 attempt('kmsg opened', lambda: opens('/proc/kmsg', os.O_RDONLY))
 attempt('sysrq-trigger opened', lambda: opens('/proc/sysrq-trigger', os.O_WRONLY))
-for name in ['/proc/acpi', '/proc/scsi', '/proc/asound', '/sys/firmware', '/sys/kernel', '/sys/class', '/sys/module', '/sys/bus', '/sys/fs/cgroup', '/sys/block', '/sys/power']:
+for name in ['/proc/acpi', '/proc/scsi', '/proc/asound', '/proc/pressure', '/sys/firmware', '/sys/kernel', '/sys/class', '/sys/module', '/sys/bus', '/sys/fs/cgroup', '/sys/block', '/sys/power']:
     attempt(f'{name} listed', lambda: os.listdir(name) != [])
 def any_opens(top):
     tried = 0

@@ -547,7 +547,10 @@ for name, which, most in [('core', resource.RLIMIT_CORE, 1 << 20), ('locked memo
                           ('pending signals', SIGPENDING, 8000)]:
     soft, hard = resource.getrlimit(which)
     enough = hard == resource.RLIM_INFINITY or hard >= most
-    attempt('a limit of ' + name, lambda: resource.setrlimit(which, (most, hard if enough else most)))
+    def more():
+        resource.setrlimit(which, (most, hard if enough else most))
+        return resource.getrlimit(which)[0] == most  # a limit of cores is said to be set and isn't
+    attempt('a limit of ' + name, more)
 def count(most, take):
     taken = 0
     try:

@@ -36,6 +36,10 @@ def enter(n):
 attempt('can be entered', lambda: each(enter))
 ";
 
+/// Runs what follows with the standard streams alone, whatever the tests themselves inherited.
+const WITHOUT_DESCRIPTORS: &str =
+    "import os, sys; os.closerange(3, 1100); os.execvp(sys.argv[1], sys.argv[1:])";
+
 fn descriptors_of_the_caller_are_not_inherited(row: &mut Row) -> Ended {
     let folder = row.product().folder().join("opened");
     std::fs::create_dir(&folder).unwrap();
@@ -57,7 +61,8 @@ fn descriptors_of_the_caller_are_not_inherited(row: &mut Row) -> Ended {
     // What the program has open itself is nothing that was named, and neither are the machine's folders.
     for (option, n) in (3..20).chain([63, 255, 1023]).flat_map(|n| [("--workspace", n), ("--in", n)]) {
         let place = format!("/proc/self/fd/{n}");
-        let ran = row.run(&[option, &place, "--", "true"]);
+        let before = ["/usr/bin/python3", "-c", WITHOUT_DESCRIPTORS];
+        let ran = row.finish_command(row.command_after(&before, &[option, &place, "--", "true"]));
         assert_eq!(ran.code, 125, "{option} {place}: {ran:?}");
     }
     for machine in ["/", "/proc", "/proc/self", "/sys", "/dev", "/run"] {
