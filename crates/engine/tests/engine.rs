@@ -78,6 +78,7 @@ fn script() -> Script {
         changed: vec![],
         get_fails: false,
         stillborn: 0,
+        renewals: None,
     }
 }
 
