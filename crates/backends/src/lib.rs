@@ -8,3 +8,5 @@
 mod agent;
 #[cfg(feature = "container")]
 pub mod container;
+#[cfg(feature = "wasm")]
+pub mod wasm;
