@@ -6,6 +6,7 @@
 //! The policy's text, issuers' roots, the table of surrogates.
 
 mod agent;
+mod channel;
 #[cfg(feature = "container")]
 pub mod container;
 #[cfg(feature = "wasm")]
