@@ -248,6 +248,23 @@ pub fn find(folder: &Folder, name: &str) -> Result<Option<Template>, SetupError>
     }
 }
 
+/// Every template that is there and made for this engine, this processor and this prelude.
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn all(folder: &Folder) -> Result<Vec<Template>, SetupError> {
+    let engine = engine::for_preparing().map_err(of_engine)?;
+    let mut found = vec![];
+    for description in folder.descriptions()? {
+        let Description { preload, packages, fingerprint, .. } = &description;
+        if *fingerprint == fingerprint::of_python(&engine, preload, packages) {
+            found.extend(folder.template(description)?);
+        }
+    }
+    Ok(found)
+}
+
 /// Compiles a module or a component, or finds what was compiled of the same bytes before.
 ///
 /// # Errors
