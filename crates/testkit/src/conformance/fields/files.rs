@@ -65,7 +65,9 @@ pub(in crate::conformance) fn a_workspace_is_seen_and_not_written(subject: &Subj
     let code = "import os
 print(open('src/a.txt').read() + open('gone.txt').read(), end='', flush=True)
 open('src/a.txt', 'a').write('more\\n'); os.remove('gone.txt'); open('new', 'w').write('n')
-os.chmod('same.txt', 0o600); os.utime('same.txt')";
+try: os.chmod('same.txt', 0o600)
+except (AttributeError, NotImplementedError, OSError): pass # not every backend has permissions
+os.utime('same.txt')";
     for copy in [false, true] {
         let files = FilesLayer { workspace: workspace(&host, copy), ..FilesLayer::default() };
         let ran = with(&trial, files, code)?;
@@ -96,7 +98,7 @@ for action in (lambda: open('/inputs/data/data.csv', 'a').write('x'), lambda: op
                lambda: open('/srv/one.csv', 'w'), lambda: os.remove('/inputs/data/sub/x'),
                lambda: os.chmod('/inputs/data', 0o777), lambda: os.utime('/srv/one.csv')):
     try: action(); print('wrote')
-    except OSError: pass";
+    except (AttributeError, NotImplementedError, OSError): pass";
     let ran = with(&trial, FilesLayer { shown, ..FilesLayer::default() }, code)?;
     if let Some(refused) = trial.refused(&ran, Capability::Files)? {
         return Ok(refused);
