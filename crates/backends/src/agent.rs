@@ -326,7 +326,7 @@ mod tests {
     fn asked(question: Question, said: &[u8], gone: bool) -> Result<(), BackendError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(async {
-            let (ours, mut theirs) = fdpass::pair().unwrap();
+            let (ours, mut theirs) = cofferdam_sys::fdpass::pair().unwrap();
             theirs.write_all(said).unwrap();
             let theirs = (!gone).then_some(theirs);
             let agent = Agent::new(ours).unwrap();
