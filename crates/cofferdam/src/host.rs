@@ -23,6 +23,7 @@ pub(crate) fn candidates_for_runs(state: &Path) -> Vec<Candidate> {
     backends(state, &|| Container::for_runs(state.to_owned()))
 }
 
+#[cfg_attr(not(feature = "wasm"), expect(unused_variables, reason = "only what is prepared lies there"))]
 fn backends(state: &Path, container: &dyn Fn() -> Container) -> Vec<Candidate> {
     BackendName::ALL
         .iter()

@@ -49,20 +49,23 @@ pub(super) async fn until_the_end(
     };
     let ran_for = began.elapsed();
     let halting = Instant::now();
-    if wanted_again && has_exited(&cause) && !pumped {
-        // Whoever holds the output open doesn't live on; a slow reader isn't waited for either.
-        if let Ok(result) = tokio::time::timeout(SETTLING, &mut pumping).await {
-            pumped = true;
-            if let Err(new @ (Cause::Output(_) | Cause::OutputLimit)) = result {
-                cause = new;
-            }
-        }
-    }
-    let settled = if wanted_again && has_exited(&cause) && pumped {
+    let mut settled = if wanted_again && has_exited(&cause) {
         session.settle().await.unwrap_or(None) // what can't be settled is halted
     } else {
         None
     };
+    if settled.is_some() && !pumped {
+        // Whoever holds the output open doesn't live on; a slow reader isn't waited for either.
+        match tokio::time::timeout(SETTLING, &mut pumping).await {
+            Ok(result) => {
+                pumped = true;
+                if let Err(new @ (Cause::Output(_) | Cause::OutputLimit)) = result {
+                    (cause, settled) = (new, None);
+                }
+            }
+            Err(_) => settled = None,
+        }
+    }
     if settled.is_none()
         && let Err(error) = session.halt().await
     {
