@@ -364,7 +364,9 @@ impl WasmSession {
         let Script { origin, source, args, .. } = script;
         let in_workspace = |path: &CStr| [b"/workspace/", path.to_bytes()].concat();
         let (name, first, source) = match origin {
-            Origin::Inline | Origin::Stdin => (b"<string>".to_vec(), c"-c".to_owned(), source),
+            // The names by which the prelude knows them, and which `sys.argv` has.
+            Origin::Inline => (b"-c".to_vec(), c"-c".to_owned(), source),
+            Origin::Stdin => (b"-".to_vec(), c"-".to_owned(), source),
             Origin::File(name) => {
                 let (path, first) = (in_workspace(name.as_c_str()), name.as_argument());
                 let file = File { name, bytes: source, executable: false };
