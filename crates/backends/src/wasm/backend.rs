@@ -229,6 +229,7 @@ impl Backend for Wasm {
                 worker: None,
                 modules: Default::default(),
                 before: Before::default(),
+                cpu_at_the_end: None,
             };
             session.employ_ahead().await;
             Ok(Box::new(session) as Box<dyn Session>)

@@ -20,10 +20,10 @@ const PREPARED: &str = "cofferdam/prepared";
 /// What the grant shows, relative to the root.
 const SHOWN: &str = "cofferdam/shown";
 
-/// Memory that a worker takes for itself: the engine, its threads, tables of the instance and what it has in
-/// hand of a script, measured at 12 to 20 MiB; what it maps of files is counted to whoever reads it first, and
-/// given back where memory is short. A program's linear memory is bounded apart, by what was granted.
-const WORKER_BYTES: u64 = 64 << 20;
+/// Memory that a worker may take for itself, in bytes, beside what was granted to its program: 7 MB when it
+/// waits for one (docs/decisions/0012), and room for a long script in its hands. A program's linear memory is
+/// bounded apart, by what was granted.
+const WORKER_BYTES: u64 = 32 << 20;
 
 /// Processes and threads of a worker: its own, the one that runs programs, and one that waits for streams.
 /// Twice as many, since they are bounded by themselves.

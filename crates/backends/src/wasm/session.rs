@@ -53,6 +53,8 @@ pub(super) struct WasmSession {
     /// Modules that were put, by name: what is run of them is prepared outside.
     pub(super) modules: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) before: Before,
+    /// What the worker had used when it was halted.
+    pub(super) cpu_at_the_end: Option<Duration>,
 }
 
 /// What there was when the sandbox was opened or renewed.
@@ -129,7 +131,12 @@ impl Session for WasmSession {
 
     fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>> {
         Box::pin(async move {
+            if self.cpu_at_the_end.is_none() {
+                // What a process used that is killed with its namespace is told to nobody.
+                self.cpu_at_the_end = self.jail.cpu_of_the_other().ok();
+            }
             let mut left = self.jail.halt().await?;
+            left.usage.cpu = left.usage.cpu.max(self.cpu_at_the_end.unwrap_or_default());
             // The worker is ours; a program has no processes.
             left.processes = left.processes.saturating_sub(u32::from(self.worker.is_some()));
             left.usage = self.of_the_program(left.usage);
