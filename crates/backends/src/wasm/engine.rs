@@ -2,6 +2,7 @@
 //! is native code that relies on it. Wasmtime refuses a file that was made with other settings.
 
 use std::fmt;
+use std::fs::File;
 use std::hash::{Hash, Hasher};
 
 use sha2::{Digest, Sha256};
@@ -34,6 +35,8 @@ const TABLE_ELEMENTS: usize = 1 << 20;
 
 /// An engine for a worker: one program at a time, in memory that is wiped and used again.
 pub(super) fn for_running() -> wasmtime::Result<Engine> {
+    // Without this file, what keeps its pages would be copied whole, written or not.
+    let resident_bytes = if File::open("/proc/self/pagemap").is_ok() { RESIDENT_BYTES } else { 0 };
     let mut pool = PoolingAllocationConfig::new();
     pool.total_core_instances(COMPONENT_INSTANCES)
         .total_component_instances(1)
@@ -50,8 +53,8 @@ pub(super) fn for_running() -> wasmtime::Result<Engine> {
         .total_tables(TABLES)
         .total_gc_heaps(1)
         .total_stacks(1)
-        .linear_memory_keep_resident(RESIDENT_BYTES)
-        .table_keep_resident(RESIDENT_BYTES)
+        .linear_memory_keep_resident(resident_bytes)
+        .table_keep_resident(resident_bytes)
         .pagemap_scan(Enabled::Auto);
     let mut config = settings();
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));

@@ -219,7 +219,7 @@ impl Frame for FromWorker {
             FromWorker::Exited(code) => (EXITED, *code),
             FromWorker::Failed(text) => {
                 let mut frame = Writer::new(FAILED);
-                frame.bytes(text[..text.floor_char_boundary(MOST_TEXT_BYTES)].as_bytes());
+                frame.bytes(&text.as_bytes()[..text.floor_char_boundary(MOST_TEXT_BYTES)]);
                 return frame.finish();
             }
             FromWorker::Ready(version) => (READY, *version as i32),

@@ -130,10 +130,10 @@ impl Worker {
         }
     }
 
-    /// What of the worker's memory is nobody else's, in KiB.
+    /// What of the worker's memory is nobody else's and in no file, in KiB.
     pub(crate) fn private_kib(&self) -> Result<u64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
-        let private = text.lines().filter(|line| line.starts_with("Private_"));
+        let private = text.lines().filter(|line| line.starts_with("Private_Dirty:"));
         let kib = private.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
         Ok(kib.sum())
     }

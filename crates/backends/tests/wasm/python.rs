@@ -112,7 +112,7 @@ os.environ['LEFT'] = '1'
 open('/workspace/left', 'w').write('x')
 os.makedirs('/tmp/a/b/c')
 open('/home/user/left', 'w').write('x')
-os.symlink('/workspace/left', '/tmp/link')
+os.symlink('left', '/workspace/link')
 secret = 'cofferdam-' + 'residue' * 1000
 ";
     assert_eq!(printed(&mut worker, leave), "");

@@ -19,10 +19,11 @@ use std::thread;
 
 use cofferdam_guest::wire::{Frame, Inbox};
 use cofferdam_sys::{fd, fdpass, process};
+use wasmtime::Engine;
 
 use self::program::{End, Program, Run};
 use self::streams::Stream;
-use super::engine::{HOST_STACK_BYTES, STACK_BYTES};
+use super::engine::{self, HOST_STACK_BYTES, STACK_BYTES};
 use super::wire::{FromWorker, ToWorker, Trap, VERSION};
 
 /// Where the control socket is: standard input, since a worker is started like any program.
@@ -35,16 +36,20 @@ const CONTROL: i32 = 0;
 /// If the socket fails, or if it carries what is no frame. The process should end then, and the host sees
 /// that it did.
 pub fn main() -> io::Result<()> {
+    // First, since it opens a file of `/proc` that belongs to somebody else once we are undumpable.
+    let engine =
+        engine::for_running().map_err(|error| io::Error::other(engine::words(&error).to_string()))?;
     process::become_undumpable()?;
     let control = fd::inherited(CONTROL)?.into();
     // A thread of our own, because the stack of the first is as large as whoever started us said.
     let worker = thread::Builder::new().stack_size(STACK_BYTES + 2 * HOST_STACK_BYTES);
-    let worker =
-        worker.spawn(move || Worker { control, inbox: Inbox::default(), fds: vec![], program: None }.serve());
+    let serve = || Worker { engine, control, inbox: Inbox::default(), fds: vec![], program: None }.serve();
+    let worker = worker.spawn(serve);
     worker?.join().unwrap_or_else(|_| Err(io::Error::other("the worker broke down")))
 }
 
 struct Worker {
+    engine: Engine,
     control: UnixStream,
     inbox: Inbox,
     /// Descriptors that came and weren't used yet.
@@ -78,7 +83,7 @@ impl Worker {
     fn obey(&mut self, message: ToWorker) -> io::Result<()> {
         match message {
             ToWorker::Open { module, kind, memory_bytes, preopens } => {
-                let answer = match Program::open(&module, kind, memory_bytes, preopens) {
+                let answer = match Program::open(&self.engine, &module, kind, memory_bytes, preopens) {
                     Ok(program) => {
                         self.program = Some(program);
                         FromWorker::Ready(VERSION)

@@ -14,7 +14,7 @@ use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, Wasi
 use super::limits::Limits;
 use super::python;
 use super::streams::Stream;
-use crate::wasm::engine::{self, words};
+use crate::wasm::engine::words;
 use crate::wasm::prepared;
 use crate::wasm::wire::{Kind, PYTHON_PREOPENS, Preopen, Script, Trap};
 
@@ -61,6 +61,7 @@ pub(super) struct Run {
 }
 
 /// How a run ended.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     Exited(i32),
     Trapped(Trap),
@@ -92,25 +93,25 @@ fn refused<E: Display>(what: &'static str) -> impl Fn(E) -> Refusal {
 impl Program {
     /// Opens a prepared file.
     pub(super) fn open(
+        engine: &Engine,
         path: &CStr,
         kind: Kind,
         memory_bytes: u64,
         preopens: Vec<Preopen>,
     ) -> Result<Self, Refusal> {
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-        let engine = engine::for_running().map_err(|error| format!("start the engine: {}", words(&error)))?;
         let code = match kind {
-            Kind::Component => Code::Component(component(&engine, path)?),
-            Kind::Core => Code::Core(core(&engine, path, memory_bytes)?),
+            Kind::Component => Code::Component(component(engine, path)?),
+            Kind::Core => Code::Core(core(engine, path, memory_bytes)?),
             Kind::Python => {
                 let told = preopens.iter().map(|preopen| (preopen.guest.as_c_str(), preopen.writable));
                 if !told.eq(PYTHON_PREOPENS) {
                     return Err("a Python has the folders that its template was made with".to_owned());
                 }
-                Code::Python(core(&engine, path, memory_bytes)?)
+                Code::Python(core(engine, path, memory_bytes)?)
             }
         };
-        Ok(Program { engine, code, memory_bytes, preopens })
+        Ok(Program { engine: engine.clone(), code, memory_bytes, preopens })
     }
 
     /// Runs it once, from instance to end. `started` is called when nothing can keep it from running.
@@ -224,6 +225,7 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<Core>> {
     Ok(linker)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
 fn unlinked(error: wasmtime::Error) -> Refusal {
     format!("give the program what it imports: {}", words(&error))
 }
