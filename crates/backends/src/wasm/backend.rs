@@ -93,10 +93,12 @@ impl Wasm {
         if files.python.is_some() {
             return no("it has a Python of its own, not the one that was named".to_owned());
         }
-        let templates = match (self.no_python(), self.templates()) {
-            (None, Ok(templates)) => templates,
-            (Some((why, fix)), _) => return Fit::No { why, fix: Some(fix) },
-            (None, Err(why)) => return no(why.clone()),
+        if let Some((why, fix)) = self.no_python() {
+            return Fit::No { why, fix: Some(fix) };
+        }
+        let templates = match self.templates() {
+            Ok(templates) => templates,
+            Err(why) => return no(why.clone()),
         };
         let workspace = files.workspace.as_ref().map(|workspace| workspace.host.as_path());
         let source = match &script.origin {
