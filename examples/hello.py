@@ -2,5 +2,7 @@
 
 import os
 import platform
+import sys
 
-print(f"Hello from Python {platform.python_version()}, user {os.getuid()}, process {os.getpid()}.")
+place = os.getcwd()
+print(f"Hello from Python {platform.python_version()} on {sys.platform}, in {place}.")

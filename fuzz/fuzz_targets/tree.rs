@@ -184,6 +184,14 @@ impl Session for Tree {
         Box::pin(cofferdam_backends::container::collect(folder, before, receiver))
     }
 
+    fn settle(&mut self) -> Boxed<'_, Result<Option<Left>, BackendError>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn renew(self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+        Box::pin(async { Ok(None) })
+    }
+
     fn close(self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
         Box::pin(async { Ok(()) })
     }

@@ -2,7 +2,7 @@
 //!
 //! Everything that the agent says is hostile. It can say how its own program ended and nothing
 //! else that matters: ends by deadline or lack of memory and all counts come from the kernel. Whatever
-//! it is asked it has to answer within [`PATIENCE`]; only how its program ends can take longer.
+//! it is asked it has to answer in time; only how its program ends can take longer.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -11,17 +11,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::request::File;
 use cofferdam_core::weaken::stop_at;
 use cofferdam_guest::wire::{Frame, FromGuest, Inbox, PIECE_BYTES, ToGuest, VERSION};
 use cofferdam_sys::launch::Program;
-use cofferdam_sys::{fdpass, process};
-use tokio::io::Interest;
-use tokio::net::UnixStream;
+use cofferdam_sys::process;
 use tokio::sync::Mutex;
+
+use crate::channel::{Channel, in_time};
 
 /// The agent's program, compiled by the build script.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-guest"));
@@ -100,7 +99,7 @@ fn keep(folder: &Path, path: &Path) -> io::Result<()> {
 /// A conversation with an agent. Speaking and listening are independent of each other.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    socket: UnixStream,
+    channel: Channel,
     ear: Mutex<Ear>,
 }
 
@@ -123,8 +122,7 @@ impl Agent {
     ///
     /// What the kernel said.
     pub(crate) fn new(socket: StdUnixStream) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Agent { socket: UnixStream::from_std(socket)?, ear: Mutex::default() })
+        Ok(Agent { channel: Channel::new(socket, "guest agent")?, ear: Mutex::default() })
     }
 
     /// Puts a file into the working directory.
@@ -246,7 +244,7 @@ impl Agent {
                 Some(FromGuest::Ready(VERSION)) if !ear.greeted => ear.greeted = true,
                 Some(message) if ear.greeted => return Ok(Some(message)),
                 Some(message) => return Err(out_of_turn(message)),
-                None => match self.read().await? {
+                None => match self.channel.read().await? {
                     Some(bytes) => ear.inbox.push(&bytes),
                     None => return Ok(None),
                 },
@@ -254,49 +252,10 @@ impl Agent {
         }
     }
 
-    /// The next bytes from the socket; none when its other end is closed.
-    async fn read(&self) -> Result<Option<Vec<u8>>, BackendError> {
-        loop {
-            self.socket.readable().await.map_err(BackendError::host("wait for the guest agent"))?;
-            let mut buffer = [0; 256];
-            match self.socket.try_read(&mut buffer) {
-                Ok(0) => return Ok(None),
-                Ok(count) => return Ok(Some(buffer[..count].to_vec())),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-                Err(error) => return Err(BackendError::host("hear the guest agent")(error)),
-            }
-        }
-    }
-
     /// Says something, with descriptors beside its first byte.
     async fn say(&self, message: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<(), BackendError> {
-        let frame = message.encode();
-        let mut sent = 0;
-        while sent < frame.len() {
-            let fds = if sent == 0 { fds } else { &[] };
-            let rest = &frame[sent..];
-            sent += self
-                .socket
-                .async_io(Interest::WRITABLE, || fdpass::send(self.socket.as_fd(), rest, fds))
-                .await
-                .map_err(|error| match error.kind() {
-                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => BackendError::Gone,
-                    _ => BackendError::host("speak to the guest agent")(error),
-                })?;
-        }
-        Ok(())
+        self.channel.write(&message.encode(), fds).await
     }
-}
-
-/// How long an agent may take to listen, or to answer. The first answer comes when the sandbox is set
-/// up, which takes milliseconds; the rest is for a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// What the agent does, if it does it in time.
-async fn in_time<T>(doing: impl Future<Output = Result<T, BackendError>>) -> Result<T, BackendError> {
-    let silent = |_| Err(BackendError::Silent { within: PATIENCE });
-    tokio::time::timeout(PATIENCE, doing).await.unwrap_or_else(silent)
 }
 
 fn unexpected(answer: Option<FromGuest>) -> BackendError {
@@ -367,7 +326,7 @@ mod tests {
     fn asked(question: Question, said: &[u8], gone: bool) -> Result<(), BackendError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(async {
-            let (ours, mut theirs) = fdpass::pair().unwrap();
+            let (ours, mut theirs) = cofferdam_sys::fdpass::pair().unwrap();
             theirs.write_all(said).unwrap();
             let theirs = (!gone).then_some(theirs);
             let agent = Agent::new(ours).unwrap();

@@ -6,5 +6,8 @@
 //! The policy's text, issuers' roots, the table of surrogates.
 
 mod agent;
+mod channel;
 #[cfg(feature = "container")]
 pub mod container;
+#[cfg(feature = "wasm")]
+pub mod wasm;

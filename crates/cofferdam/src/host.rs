@@ -4,6 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use cofferdam_backends::container::Container;
+#[cfg(feature = "wasm")]
+use cofferdam_backends::wasm::{Wasm, WorkerProgram};
 use cofferdam_core::policy::BackendName;
 use cofferdam_engine::select::{Absent, Candidate};
 use cofferdam_sys::process;
@@ -13,25 +15,67 @@ use crate::files::Node;
 /// Every backend that there is a name for: those of this build, and of the others why not. For a
 /// command that only looks.
 pub(crate) fn candidates(state: &Path) -> Vec<Candidate> {
-    backends(&|| Container::probe(state.to_owned()))
+    backends(state, &|| Container::probe(state.to_owned()))
 }
 
 /// The same for a command that starts sandboxes.
 pub(crate) fn candidates_for_runs(state: &Path) -> Vec<Candidate> {
-    backends(&|| Container::for_runs(state.to_owned()))
+    backends(state, &|| Container::for_runs(state.to_owned()))
 }
 
-fn backends(container: &dyn Fn() -> Container) -> Vec<Candidate> {
+#[cfg_attr(not(feature = "wasm"), expect(unused_variables, reason = "only what is prepared lies there"))]
+fn backends(state: &Path, container: &dyn Fn() -> Container) -> Vec<Candidate> {
     BackendName::ALL
         .iter()
         .map(|&name| Candidate {
             name,
             backend: match name {
                 BackendName::Container => Ok(Box::new(container()) as _),
+                #[cfg(feature = "wasm")]
+                BackendName::Wasm => in_wasm(state, container()).map(|wasm| Box::new(wasm) as _),
                 other => Err(not_built(other)),
             },
         })
         .collect()
+}
+
+/// WebAssembly in jails of this container.
+#[cfg(feature = "wasm")]
+fn in_wasm(state: &Path, container: Container) -> Result<Wasm, Absent> {
+    // The program is shown to its jails by its path.
+    let program = env::current_exe().map_err(|error| Absent {
+        why: format!("the path of this program can't be read: {error}"),
+        fix: "mount /proc".to_owned(),
+    })?;
+    Ok(Wasm::new(container, worker(program), prepared_folder(state)))
+}
+
+/// WebAssembly, for whoever only wants to know what is prepared.
+#[cfg(feature = "wasm")]
+pub(crate) fn wasm(state: &Path) -> Wasm {
+    Wasm::new(Container::for_runs(state.to_owned()), worker(PathBuf::new()), prepared_folder(state))
+}
+
+/// This program as a worker.
+#[cfg(feature = "wasm")]
+fn worker(path: PathBuf) -> WorkerProgram {
+    let name = std::ffi::CString::new(crate::cli::WORKER).unwrap_or_default();
+    WorkerProgram { path, args: vec![name] }
+}
+
+/// Where what is prepared once is kept: below `COFFERDAM_DATA`, else below the usual folder of a user's data,
+/// or, for root, where the state is.
+#[cfg(feature = "wasm")]
+pub(crate) fn prepared_folder(state: &Path) -> PathBuf {
+    let named = env::var_os("COFFERDAM_DATA").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let usual = || {
+        if process::effective_user() == 0 {
+            state.to_owned()
+        } else {
+            base_folder("XDG_DATA_HOME", ".local/share").join("cofferdam")
+        }
+    };
+    named.unwrap_or_else(usual).join("wasm")
 }
 
 /// A backend that this version doesn't have. Honest about there being nothing to install.

@@ -28,7 +28,7 @@ use crate::capability::{Capability, Gap, Offers};
 use crate::files::Files;
 use crate::grant::Grant;
 use crate::outcome::{LimitName, RunId, Usage};
-use crate::request::{Argv, File, FileName, Lang, Origin, Program, Script, Variable, WindowSize};
+use crate::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script, Variable, WindowSize};
 
 /// A standard future on the heap, so that these traits can be used as objects.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -55,8 +55,9 @@ pub trait Backend: Send + Sync {
     /// [`BackendError::Host`] names what could not be removed.
     fn sweep(&self, traces: &[String]) -> Result<(), BackendError>;
 
-    /// Whether it can run a program at all, with these files of the host.
-    fn fit(&self, program: &Program, files: &Files) -> Fit;
+    /// Whether it can run a request's program at all, with these files of the host. It is a look: nothing is
+    /// run, and what only shows while the program runs isn't seen.
+    fn fit(&self, request: &Request, files: &Files) -> Fit;
 
     /// Starts a sandbox that holds no more than `grant` allows.
     ///
@@ -78,6 +79,16 @@ pub enum Fit {
     No {
         /// What the program needs that isn't there.
         why: String,
+        /// What to do about it; none if only another backend helps.
+        fix: Option<String>,
+    },
+    /// It can be started, and will hardly do what it is for. Nobody is given such a backend who didn't ask
+    /// for it by name.
+    Unlikely {
+        /// What the program seems to need that isn't there.
+        why: String,
+        /// What to do about it; none if only another backend helps.
+        fix: Option<String>,
     },
     /// It can, and why that is known.
     Yes {
@@ -126,6 +137,24 @@ pub trait Session: Send {
     ///
     /// [`BackendError::Collect`] is the receiver's own failure; [`BackendError::Host`] is ours.
     fn get<'a>(&'a mut self, receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>>;
+
+    /// Says what was used since the sandbox was opened or renewed, if its program has exited, nothing of
+    /// it is left and the sandbox can be renewed. None otherwise: then only [`Session::halt`] ends it. Where
+    /// there was something, [`Session::renew`] or a halt comes next.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Host`] if what was used can't be read.
+    fn settle(&mut self) -> Boxed<'_, Result<Option<Left>, BackendError>>;
+
+    /// Makes a fresh sandbox of the same grant out of one that is settled, where that is cheaper than a new
+    /// one: no file, no process and no memory of the program is in it. None where it can't be had; the
+    /// sandbox is closed then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::close`]: there is no fresh sandbox, and something may be left of this one.
+    fn renew(self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>>;
 
     /// Destroys the sandbox and whatever the host kept for it.
     ///

@@ -1,13 +1,16 @@
 //! Sandboxes that are made ahead of need.
 //!
 //! A parked sandbox is open, has a run's identity and its file of state, and nothing has run in it.
-//! It serves one run and is closed, as every other is; what is saved is the wait for it.
+//! It serves one run and is closed, as every other is; what is saved is the wait for it. Where the
+//! backend can make a fresh sandbox out of one whose program has exited (`Session::renew`), that is done
+//! between two runs instead of closing one and opening another; the fresh one has an identity of its own.
 //!
 //! # Invariants
 //!
 //! 1. A run gets a parked sandbox only if its own grant asks for exactly that sandbox
 //!    ([`SandboxKey`]) in that backend. Any other run gets one of its own, opened for its own grant.
-//! 2. A parked sandbox that has died is closed and not handed out.
+//! 2. A parked sandbox that has died is closed and not handed out, and so is one that could not be
+//!    renewed.
 //! 3. When [`Pool::keep`] returns, every parked sandbox is closed. If we are killed before, the files
 //!    of state are there for the sweep, as for a run.
 //!
@@ -16,13 +19,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cofferdam_core::backend::Session;
 use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::{BackendName, Policy, PolicyHash, decide};
-use cofferdam_core::request::{Program, Request};
+use cofferdam_core::request::Request;
 use cofferdam_core::weaken::stop_at;
 use tokio::sync::Notify;
 
@@ -41,6 +44,12 @@ pub struct Pool {
     size: usize,
     new_run: NewRun,
     parked: Mutex<VecDeque<Parked>>,
+    /// Sandboxes whose programs have exited, each with the identity that it has next.
+    used: Mutex<VecDeque<Parked>>,
+    /// Held while one of them is renewed.
+    renewing: tokio::sync::Mutex<()>,
+    /// The sandbox of a usual run.
+    usual_key: OnceLock<Option<SandboxKey>>,
     wanted: Notify,
     shut: AtomicBool,
 }
@@ -77,6 +86,9 @@ impl Pool {
             size,
             new_run,
             parked: Mutex::default(),
+            used: Mutex::default(),
+            renewing: tokio::sync::Mutex::default(),
+            usual_key: OnceLock::new(),
             wanted: Notify::new(),
             shut: AtomicBool::new(false),
         }
@@ -88,7 +100,8 @@ impl Pool {
     /// what stands in the way.
     pub async fn keep(&self, engine: &Engine) {
         while !self.is_shut() {
-            while !self.is_shut() && self.parked().len() < self.size {
+            while !self.is_shut() && self.renew_one().await {}
+            while !self.is_shut() && self.idle() < self.size {
                 if self.park(engine).await.is_none() {
                     break;
                 }
@@ -112,17 +125,101 @@ impl Pool {
         self.wanted.notify_one();
     }
 
-    /// A parked sandbox that is exactly what a grant asks for, if there is one that lives.
-    pub(crate) async fn take(&self, engine: &Engine, grant: &Grant, program: &Program) -> Option<Parked> {
-        let (_, selected) = select::select(&engine.candidates, grant, program);
+    /// A parked sandbox that is exactly what a grant asks for, if there is one that lives, or one that can
+    /// be renewed.
+    pub(crate) async fn take(&self, engine: &Engine, grant: &Grant, request: &Request) -> Option<Parked> {
+        let (_, selected) = select::select(&engine.candidates, grant, request);
         let (backend, key) = (selected.ok()?.name, grant.sandbox_key());
-        while let Some(parked) = self.pop_matching(backend, &key) {
+        loop {
+            if let Some(parked) = self.living(backend, &key).await {
+                return Some(parked);
+            }
+            if !self.would_have(&key) {
+                return None; // none of those that have been used is one like it
+            }
+            let renewing = self.renewing.lock().await; // one that is being renewed may be parked by now
+            if let Some(parked) = self.living(backend, &key).await {
+                return Some(parked);
+            }
+            let used = self.used().pop_front()?;
+            self.renew(used).await;
+            drop(renewing);
+        }
+    }
+
+    /// A parked sandbox that matches and lives.
+    async fn living(&self, backend: BackendName, key: &SandboxKey) -> Option<Parked> {
+        while let Some(parked) = self.pop_matching(backend, key) {
             if parked.session.is_alive() {
                 return Some(parked);
             }
             parked.discard().await;
         }
         None
+    }
+
+    /// Whether a sandbox is of the kind that is parked here.
+    pub(crate) fn would_have(&self, key: &SandboxKey) -> bool {
+        let usual = self.usual_key.get_or_init(|| {
+            let grant = decide(&self.policy, self.hash.clone(), &self.usual).ok()?;
+            Some(grant.sandbox_key())
+        });
+        // What it would show of a workspace is looked up anew for every run: see `park`.
+        self.policy.files.workspace.is_none() && usual.as_ref() == Some(key) && !self.is_shut()
+    }
+
+    /// Takes a sandbox that is settled, to be renewed under an identity of its own; closes it where there
+    /// are enough.
+    pub(crate) async fn take_back(
+        &self,
+        engine: &Engine,
+        backend: BackendName,
+        key: SandboxKey,
+        session: Box<dyn Session>,
+        lock: RunLock,
+    ) {
+        // One more than there are otherwise: two take turns where one program runs at a time.
+        let room = self.idle() <= self.size && self.would_have(&key);
+        let run = (self.new_run)();
+        // If we are killed from here on, it isn't the run that has ended whose remains are swept.
+        let (run, passed_on) = match run {
+            Ok(run) if room => {
+                let passed_on = engine.state.pass_on(lock, &run);
+                (run, passed_on)
+            }
+            Ok(run) => (run, Err(lock)),
+            Err(_) => (RunId::new(0, [0; 10]), Err(lock)), // names no run: it is closed
+        };
+        match passed_on {
+            Ok(lock) => {
+                self.used().push_back(Parked { run, session, lock, backend, key });
+                self.refill();
+            }
+            Err(lock) => Parked { run, session, lock, backend, key }.discard().await,
+        }
+    }
+
+    /// Renews the sandbox that was used first; false if there is none.
+    async fn renew_one(&self) -> bool {
+        let _renewing = self.renewing.lock().await;
+        let Some(used) = self.used().pop_front() else { return false };
+        self.renew(used).await;
+        true
+    }
+
+    /// Makes a parked sandbox out of one that was used, if that can be had.
+    async fn renew(&self, used: Parked) {
+        let Parked { run, session, lock, backend, key } = used;
+        match session.renew().await {
+            Ok(Some(session)) => self.parked().push_back(Parked { run, session, lock, backend, key }),
+            Ok(None) => drop(lock),
+            Err(_) => lock.leave_to_sweep(),
+        }
+    }
+
+    /// How many sandboxes no run has.
+    fn idle(&self) -> usize {
+        self.parked().len() + self.used().len()
     }
 
     async fn park(&self, engine: &Engine) -> Option<()> {
@@ -133,7 +230,7 @@ impl Pool {
         }
         let grant = decide(&self.policy, self.hash.clone(), &self.usual).ok()?;
         let key = grant.sandbox_key();
-        let (_, selected) = select::select(&engine.candidates, &grant, &self.usual.program);
+        let (_, selected) = select::select(&engine.candidates, &grant, &self.usual);
         let selected = selected.ok()?;
         let run = (self.new_run)().ok()?;
         let lock = engine.state.begin(&run, selected.name, &selected.backend.traces(&run)).ok()?;
@@ -149,7 +246,8 @@ impl Pool {
     }
 
     fn pop(&self) -> Option<Parked> {
-        self.parked().pop_front()
+        let parked = self.parked().pop_front();
+        parked.or_else(|| self.used().pop_front())
     }
 
     fn pop_matching(&self, backend: BackendName, key: &SandboxKey) -> Option<Parked> {
@@ -157,6 +255,10 @@ impl Pool {
         let fits = |parked: &Parked| parked.backend == backend && parked.key == *key;
         let at = parked.iter().position(fits).filter(|_| !self.is_shut())?;
         parked.remove(at)
+    }
+
+    fn used(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {

@@ -9,7 +9,8 @@
 //!    [`pool`](crate::pool)), start the program;
 //! 4. stream until the first thing that ends it;
 //! 5. halt (everything of the program is dead), collect what it still had said, take out what it
-//!    changed if that was asked for, close, audit.
+//!    changed if that was asked for, close, audit. Where a pool would have the sandbox again, it is
+//!    settled instead, and the pool renews or closes it.
 
 mod collect;
 mod ends;
@@ -126,6 +127,16 @@ struct Held {
     hidden: Vec<Pattern>,
     /// Whether changes are taken out at all.
     collect: bool,
+    /// Whether somebody would have the sandbox again.
+    wanted_again: bool,
+}
+
+/// What became of a sandbox when its run ended.
+enum Fate {
+    /// It is closed, and nothing of it is left; or something may be.
+    Closed { clean: bool },
+    /// It can be renewed.
+    Settled(Box<dyn Session>),
 }
 
 impl Engine {
@@ -156,7 +167,7 @@ impl Engine {
         keep: Option<&mut dyn Keep>,
     ) -> Outcome {
         let began = Instant::now();
-        let parked = pool.take(self, &grant, &request.program).await;
+        let parked = pool.take(self, &grant, &request).await;
         let run = parked.as_ref().map_or_else(|| run.clone(), |parked| parked.run.clone());
         let story = Story { pool: Some(pool), began, ..Story::begin(self, &run) };
         let outcome = self.tell(story, parked, request, grant, streams, keep).await;
@@ -182,7 +193,7 @@ impl Engine {
         }
         stop_at("granted");
         let deciding = Instant::now();
-        let (refusals, selected) = select::select(&self.candidates, &grant, &request.program);
+        let (refusals, selected) = select::select(&self.candidates, &grant, &request);
         for refusal in &refusals {
             story.note(&Event::BackendRefused {
                 backend: refusal.name,
@@ -302,12 +313,16 @@ impl<'a> Story<'a> {
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> Told<'a> {
+        let (key, name) = (self.pool.map(|_| grant.sandbox_key()), selected.name);
+        let wanted_again = self.pool.zip(key.as_ref()).is_some_and(|(pool, key)| pool.would_have(key));
         let held = Held {
             limits: weakened(grant.limits().clone()),
             patterns: grant.files().keep.clone(),
             hidden: grant.files().hidden(),
             collect: request.collect,
+            wanted_again: wanted_again && !request.collect,
         };
+        let (engine, pool) = (self.engine, self.pool);
         let opening = Instant::now();
         let promised = promised(&grant, &selected);
         let (mut session, lock) = match self.obtain(parked, grant, selected).await {
@@ -325,11 +340,13 @@ impl<'a> Story<'a> {
             }
             return self.failed(Ran::No, fault);
         }
-        let (told, clean) = self.in_session(request, session, opening, held, streams, keep).await;
-        if clean {
-            drop(lock);
-        } else {
-            lock.leave_to_sweep();
+        let (told, fate) = self.in_session(request, session, opening, held, streams, keep).await;
+        match (fate, pool, key) {
+            (Fate::Settled(session), Some(pool), Some(key)) => {
+                pool.take_back(engine, name, key, session, lock).await;
+            }
+            (Fate::Closed { clean: true }, ..) => drop(lock),
+            _ => lock.leave_to_sweep(),
         }
         stop_at("run-forgotten");
         told
@@ -383,7 +400,7 @@ impl<'a> Story<'a> {
         held: Held,
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
-    ) -> (Told<'a>, bool) {
+    ) -> (Told<'a>, Fate) {
         stop_at("opened");
         let started = self.start(request, session.as_mut(), streams).await;
         stop_at("program-started");
@@ -395,7 +412,9 @@ impl<'a> Story<'a> {
         let (ended, closing) = match started {
             Ok(running) => {
                 let running = running.as_ref();
-                let ended = stream::until_the_end(running, session.as_mut(), &held.limits, streams).await;
+                let (session, limits) = (session.as_mut(), &held.limits);
+                let again = held.wanted_again;
+                let ended = stream::until_the_end(running, session, limits, streams, again).await;
                 self.times.run = ended.ran_for;
                 self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
                 (Ok(ended), Instant::now())
@@ -403,7 +422,12 @@ impl<'a> Story<'a> {
             Err(unstarted) => (Err(unstarted), Instant::now()),
         };
         stop_at("program-ended");
-        let left = session.halt().await;
+        let settled = ended.as_ref().ok().and_then(|ended| ended.settled.clone());
+        let is_settled = settled.is_some();
+        let left = match settled {
+            Some(left) => Ok(left),
+            None => session.halt().await,
+        };
         let halted = left.is_ok();
         stop_at("halted");
         if let (true, Ok(ended)) = (halted && held.collect, &ended)
@@ -416,9 +440,13 @@ impl<'a> Story<'a> {
             };
         }
         stop_at("collected");
-        let closed = session.close().await;
+        let (fate, closed) = if is_settled {
+            (Fate::Settled(session), Ok(()))
+        } else {
+            let closed = session.close().await;
+            (Fate::Closed { clean: halted && closed.is_ok() }, closed)
+        };
         stop_at("closed");
-        let clean = halted && closed.is_ok();
         self.times.close = match &ended {
             Ok(ended) => closing.elapsed() + ended.halting,
             Err(_) => closing.elapsed(),
@@ -435,7 +463,7 @@ impl<'a> Story<'a> {
             Ok(()) => told,
             Err(error) => told.with_hint(format!("{}; the next command sweeps again", crate::chain(&error))),
         };
-        (told, clean)
+        (told, fate)
     }
 
     /// Puts the request's files in place and starts its program.

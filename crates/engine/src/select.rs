@@ -7,7 +7,7 @@ use cofferdam_core::backend::{Backend, Fit};
 use cofferdam_core::capability::Gap;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::policy::{ALWAYS_ASKED, BackendName};
-use cofferdam_core::request::Program;
+use cofferdam_core::request::Request;
 
 /// A boundary by its name: there, or not and why.
 pub struct Candidate {
@@ -68,7 +68,7 @@ pub struct NoBackend {
 pub fn select<'a>(
     candidates: &'a [Candidate],
     grant: &Grant,
-    program: &Program,
+    request: &Request,
 ) -> (Vec<Refusal>, Result<Selected<'a>, NoBackend>) {
     let named = grant.backend();
     let considered = match &named {
@@ -77,7 +77,7 @@ pub fn select<'a>(
     };
     let mut refusals = vec![];
     for &name in considered {
-        match consider(candidates, name, grant, program) {
+        match consider(candidates, name, grant, request) {
             Ok(selected) => return (refusals, Ok(selected)),
             Err(refusal) => refusals.push(refusal),
         }
@@ -89,7 +89,7 @@ fn consider<'a>(
     candidates: &'a [Candidate],
     name: BackendName,
     grant: &Grant,
-    program: &Program,
+    request: &Request,
 ) -> Result<Selected<'a>, Refusal> {
     let refuse = |why, gaps, fix| Refusal { name, why, gaps, fix };
     let Some(candidate) = candidates.iter().find(|candidate| candidate.name == name) else {
@@ -99,10 +99,13 @@ fn consider<'a>(
         Ok(backend) => backend.as_ref(),
         Err(absent) => return Err(refuse(absent.why.clone(), vec![], absent.fix.clone())),
     };
-    let fits = match backend.fit(program, grant.files()) {
+    let fits = match backend.fit(request, grant.files()) {
         Fit::Yes { why } => why,
-        Fit::No { why } => {
-            return Err(refuse(why, vec![], "choose a backend that runs this program".into()));
+        // Whoever names a backend may know better than a look at the program does.
+        Fit::Unlikely { why, .. } if grant.backend().is_some() => format!("although {why}"),
+        Fit::Unlikely { why, fix } | Fit::No { why, fix } => {
+            let fix = fix.unwrap_or_else(|| "choose a backend that runs this program".to_owned());
+            return Err(refuse(why, vec![], fix));
         }
     };
     // What enforces nothing is no boundary, whatever was accepted.

@@ -55,6 +55,8 @@ const MOST_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct RunLock {
     path: PathBuf,
+    /// What the file says.
+    text: String,
     _file: File,
 }
 
@@ -117,6 +119,21 @@ impl State {
     ///
     /// [`StateError`] names the file. Nothing may start then.
     pub fn begin(&self, run: &RunId, backend: BackendName, traces: &[String]) -> Result<RunLock, StateError> {
+        let lines = std::iter::once(backend.name()).chain(traces.iter().map(String::as_str));
+        self.note(run, lines.map(|line| format!("{line}\n")).collect())
+    }
+
+    /// Notes that what a run has is another run's from now on; the first is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The lock as it was, if the other's file can't be written.
+    pub fn pass_on(&self, lock: RunLock, run: &RunId) -> Result<RunLock, RunLock> {
+        self.note(run, lock.text.clone()).map_err(|_| lock)
+    }
+
+    /// Writes the file of a run.
+    fn note(&self, run: &RunId, text: String) -> Result<RunLock, StateError> {
         let unfinished = self.runs().join(format!("{UNFINISHED}{run}"));
         let path = self.runs().join(run.as_str());
         let write = || {
@@ -124,17 +141,13 @@ impl State {
             making.lock_shared()?;
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
             file.try_lock().map_err(io::Error::from)?;
-            let text: String = std::iter::once(backend.name())
-                .chain(traces.iter().map(String::as_str))
-                .map(|line| format!("{line}\n"))
-                .collect();
             file.write_all(text.as_bytes())?;
             stop_at("run-unfinished");
             fs::rename(&unfinished, &path)?;
             Ok(file)
         };
         match write() {
-            Ok(file) => Ok(RunLock { path, _file: file }),
+            Ok(file) => Ok(RunLock { path, text, _file: file }),
             Err(error) => {
                 let _ = fs::remove_file(&unfinished); // it may not be there
                 Err(StateError::at("write", &path)(error))
@@ -264,6 +277,25 @@ mod tests {
         assert_eq!(dead[0].traces, ["/a"]);
         drop(lock);
         assert!(!state.runs().join(run(1).as_str()).exists());
+    }
+
+    #[test]
+    fn what_a_run_had_is_noted_as_anothers_and_the_first_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::open(folder.path()).unwrap();
+        let first = state.begin(&run(1), BackendName::Wasm, &["/a".into(), "/b".into()]).unwrap();
+        let path = |number| state.runs().join(run(number).as_str());
+        let text = fs::read_to_string(path(1)).unwrap();
+        let second = state.pass_on(first, &run(2)).unwrap();
+        assert!(!path(1).exists());
+        assert_eq!(fs::read_to_string(path(2)).unwrap(), text);
+        assert!(state.dead().unwrap().is_empty(), "it is locked");
+        // Where that can't be noted, nothing changes.
+        fs::write(state.runs().join(format!("{UNFINISHED}{}", run(3))), "").unwrap();
+        let second = state.pass_on(second, &run(3)).unwrap_err();
+        assert!(path(2).exists() && !path(3).exists());
+        drop(second);
+        assert!(!path(2).exists());
     }
 
     #[test]

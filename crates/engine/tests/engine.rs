@@ -79,6 +79,7 @@ fn script() -> Script {
         get_fails: false,
         stillborn: 0,
         lacks: BTreeSet::new(),
+        renewals: None,
     }
 }
 

@@ -64,6 +64,7 @@ fn script() -> Script {
         get_fails: false,
         stillborn: 0,
         lacks: BTreeSet::new(),
+        renewals: None,
     }
 }
 
@@ -275,4 +276,125 @@ fn where_nothing_can_be_parked_each_job_says_why() {
     let Told { backend, outcomes, .. } = batch(Script { open_fails: true, ..script() }, 2, &[wide()]);
     assert_eq!(outcomes[0].error.as_ref().unwrap().code, FaultCode::HostError);
     assert_eq!(backend.executed_in(), [] as [usize; 0]);
+}
+
+/// A backend whose sandboxes can be renewed for ever.
+fn renewable() -> Script {
+    Script { renewals: Some(usize::MAX), ..script() }
+}
+
+#[test]
+fn a_sandbox_that_can_be_renewed_serves_the_next_job_of_the_same_grant() {
+    for size in [1, 3] {
+        let jobs = vec![wide(); 9];
+        let Told { backend, outcomes, state } = batch(renewable(), size, &jobs);
+        assert!(outcomes.iter().all(|outcome| outcome.end == End::Exited(0)));
+        assert_eq!(backend.executed_in().len(), 9);
+        assert!(backend.opened().len() <= size + 1, "{size}: {} opened", backend.opened().len());
+        assert!(backend.renewed() >= 9 - 1 - size, "{size}: {} renewed", backend.renewed());
+        assert_eq!(backend.closed(), backend.opened().len());
+        assert_eq!(std::fs::read_dir(state.path().join("runs")).unwrap().count(), 0);
+        let runs: std::collections::BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.run).collect();
+        assert_eq!(runs.len(), 9, "each has an identity of its own");
+    }
+}
+
+#[test]
+fn a_job_in_a_renewed_sandbox_is_recorded_as_every_other() {
+    let Told { state, outcomes, backend } = batch(renewable(), 1, &vec![wide(); 4]);
+    assert!(backend.renewed() > 0);
+    for outcome in outcomes {
+        let entries = record::events(state.path(), record::RunFilter::One(outcome.run)).unwrap();
+        let events: Vec<_> = entries.map(|entry| entry.unwrap().line.unwrap().event).collect();
+        assert_eq!(events, ["task.start", "policy.loaded", "sandbox.opened", "sandbox.closed", "task.end"]);
+    }
+}
+
+#[test]
+fn no_job_of_another_grant_gets_a_renewed_sandbox() {
+    for (name, narrow) in NARROWER {
+        let mut narrower = wide();
+        narrow(&mut narrower);
+        let jobs = [wide(), narrower.clone(), wide()];
+        let Told { backend, outcomes, .. } = batch(renewable(), 1, &jobs);
+        let ran_in: Vec<_> = backend.executed_in().iter().map(|at| backend.opened()[*at].clone()).collect();
+        for (job, ran_in) in jobs.iter().zip(ran_in) {
+            assert!(ran_in == grant(job).sandbox_key(), "{name}");
+        }
+        assert!(outcomes.iter().all(|outcome| outcome.end == End::Exited(0)), "{name}");
+        assert_eq!(backend.closed(), backend.opened().len(), "{name}");
+    }
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_renewed_is_closed_and_the_next_job_gets_another() {
+    for most in [0, 1] {
+        let once = Script { renewals: Some(most), ..script() };
+        let Told { backend, outcomes, state } = batch(once, 1, &vec![wide(); 6]);
+        assert!(outcomes.iter().all(|outcome| outcome.end == End::Exited(0)));
+        let mut served = std::collections::BTreeMap::new();
+        for number in backend.executed_in() {
+            *served.entry(number).or_insert(0) += 1;
+        }
+        assert!(served.values().all(|jobs| *jobs <= most + 1), "{served:?}");
+        assert_eq!(backend.closed(), backend.opened().len());
+        assert_eq!(std::fs::read_dir(state.path().join("runs")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_did_not_exit_by_itself_is_never_renewed() {
+    let mut timed = wide();
+    timed.limits.timeout = Duration::from_millis(20);
+    for ending in [None, Some(Ending::Signalled(6)), Some(Ending::OutOfMemory), Some(Ending::Lost)] {
+        let Told { backend, .. } = batch(Script { ending, ..renewable() }, 1, &vec![timed.clone(); 3]);
+        assert_eq!(backend.renewed(), 0, "{ending:?}");
+        let executed = backend.executed_in();
+        assert_eq!(executed.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{ending:?}");
+    }
+}
+
+#[test]
+fn a_sandbox_whose_files_are_taken_out_is_halted_first() {
+    let backend = Scripted::new(renewable());
+    let state = tempfile::tempdir().unwrap();
+    let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
+    let engine = Engine::open(candidates, state.path()).unwrap();
+    let pool = Pool::new(wide(), request(), 1, Box::new(|| Ok(run_id())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let work = async {
+            let request = Request { collect: true, ..request() };
+            engine.run_pooled(&pool, &run_id(), request, grant(&wide()), &Silent, None).await;
+            pool.shut();
+        };
+        tokio::join!(pool.keep(&engine), work)
+    });
+    let told = backend.told();
+    let at = |what: &str| told.iter().position(|line| line == what);
+    assert!(at("halt") < at("get") && at("get").is_some(), "{told:?}");
+    assert_eq!(at("settle"), None);
+}
+
+#[test]
+fn what_a_settled_sandbox_counted_is_the_outcomes() {
+    let usage = cofferdam_core::outcome::Usage {
+        cpu: Duration::from_millis(7),
+        memory_peak_bytes: Some(4096),
+        processes_peak: Some(2),
+    };
+    let left = Left { usage: usage.clone(), ..Left::default() };
+    let Told { outcomes, .. } = batch(Script { left, ..renewable() }, 1, &vec![wide(); 3]);
+    assert!(outcomes.iter().all(|outcome| outcome.usage == usage));
+}
+
+#[test]
+fn a_run_without_a_pool_is_never_settled() {
+    let backend = Scripted::new(renewable());
+    let state = tempfile::tempdir().unwrap();
+    let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
+    let engine = Engine::open(candidates, state.path()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(engine.run(&run_id(), request(), grant(&wide()), &Silent, None));
+    assert_eq!(backend.told(), ["open", "exec prog", "halt", "close"]);
 }

@@ -142,7 +142,7 @@ impl Frame for ToGuest {
     }
 
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, BadFrame> {
-        let mut reader = Reader { kind, rest: payload };
+        let mut reader = Reader::new(kind, payload);
         let message = match kind {
             EXEC => {
                 let argv = reader.strings()?;
@@ -184,7 +184,7 @@ impl Frame for FromGuest {
     }
 
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, BadFrame> {
-        let mut reader = Reader { kind, rest: payload };
+        let mut reader = Reader::new(kind, payload);
         let number = i32::from_le_bytes(reader.array()?);
         let bad = BadFrame::Content(kind);
         let within = |range: RangeInclusive<i32>| range.contains(&number).then_some(number).ok_or(bad);
@@ -202,27 +202,34 @@ impl Frame for FromGuest {
 }
 
 /// Puts a frame together; the length is filled in at the end.
-struct Writer(Vec<u8>);
+#[derive(Debug)]
+pub struct Writer(Vec<u8>);
 
 impl Writer {
-    fn new(kind: u8) -> Self {
+    /// A frame of this kind, without a payload.
+    #[must_use]
+    pub fn new(kind: u8) -> Self {
         Writer(vec![0, 0, 0, 0, kind])
     }
 
-    fn number(&mut self, bytes: &[u8]) -> &mut Self {
+    /// Adds bytes as they are: a number, or anything whose length both sides know.
+    pub fn number(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
-    fn flag(&mut self, flag: bool) -> &mut Self {
+    /// Adds a yes or no.
+    pub fn flag(&mut self, flag: bool) -> &mut Self {
         self.number(&[u8::from(flag)])
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    /// Adds a byte string.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.number(&(bytes.len() as u32).to_le_bytes()).number(bytes)
     }
 
-    fn strings(&mut self, strings: &[CString]) -> &mut Self {
+    /// Adds a list of byte strings.
+    pub fn strings(&mut self, strings: &[CString]) -> &mut Self {
         self.number(&(strings.len() as u32).to_le_bytes());
         for string in strings {
             self.bytes(string.as_bytes());
@@ -230,33 +237,45 @@ impl Writer {
         self
     }
 
-    fn finish(mut self) -> Vec<u8> {
+    /// The frame.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<u8> {
         let length = self.0.len() as u32 - 4;
         self.0[..4].copy_from_slice(&length.to_le_bytes());
         self.0
     }
 }
 
-/// Takes a payload apart.
-struct Reader<'a> {
+/// Takes a payload apart. Each method's error is [`BadFrame::Content`]: the bytes don't hold that.
+#[derive(Debug)]
+pub struct Reader<'a> {
     kind: u8,
     rest: &'a [u8],
 }
 
+#[expect(clippy::missing_errors_doc, reason = "the type says it for all of them")]
 impl<'a> Reader<'a> {
+    /// The payload of a frame of this kind.
+    #[must_use]
+    pub fn new(kind: u8, payload: &'a [u8]) -> Self {
+        Reader { kind, rest: payload }
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], BadFrame> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(BadFrame::Content(self.kind))?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadFrame> {
+    /// Takes a number, or anything whose length both sides know.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], BadFrame> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
     }
 
-    fn flag(&mut self) -> Result<bool, BadFrame> {
+    /// Takes a yes or no.
+    pub fn flag(&mut self) -> Result<bool, BadFrame> {
         match self.array()? {
             [0] => Ok(false),
             [1] => Ok(true),
@@ -264,16 +283,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn bytes(&mut self) -> Result<&'a [u8], BadFrame> {
+    /// Takes a byte string.
+    pub fn bytes(&mut self) -> Result<&'a [u8], BadFrame> {
         let length = u32::from_le_bytes(self.array()?) as usize;
         self.take(length)
     }
 
-    fn string(&mut self) -> Result<CString, BadFrame> {
+    /// Takes a byte string without a NUL.
+    pub fn string(&mut self) -> Result<CString, BadFrame> {
         CString::new(self.bytes()?).map_err(|_| BadFrame::Content(self.kind))
     }
 
-    fn strings(&mut self) -> Result<Vec<CString>, BadFrame> {
+    /// Takes a list of byte strings without a NUL.
+    pub fn strings(&mut self) -> Result<Vec<CString>, BadFrame> {
         let count = u32::from_le_bytes(self.array()?) as usize;
         // Each takes at least its length, so a count beyond the bytes is a lie: no memory for it.
         if count > self.rest.len() / 4 {
@@ -282,8 +304,14 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.string()).collect()
     }
 
+    /// How many bytes are left.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// The message, if nothing is left over.
-    fn end<T>(self, message: T) -> Result<T, BadFrame> {
+    pub fn end<T>(self, message: T) -> Result<T, BadFrame> {
         if self.rest.is_empty() { Ok(message) } else { Err(BadFrame::Content(self.kind)) }
     }
 }

@@ -579,6 +579,24 @@ impl Group {
         }
     }
 
+    /// The memory that is used now, in bytes, where that is counted.
+    #[must_use]
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let part = self.part(Controller::Memory)?;
+        part.number(match part.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        })
+    }
+
+    /// Lets the peak of memory begin anew, where the kernel has that: version 1. False where it doesn't, and
+    /// [`Group::counts`] goes on telling the peak of everything.
+    #[must_use]
+    pub fn forget_memory_peak(&self) -> bool {
+        let part = self.part(Controller::Memory).filter(|part| part.version == Version::V1);
+        part.is_some_and(|part| part.write("memory.max_usage_in_bytes", "0").is_ok())
+    }
+
     /// Removes the groups, which must be empty.
     ///
     /// # Errors

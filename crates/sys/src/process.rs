@@ -40,6 +40,26 @@ pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// The processor time that a process has used so far, with all its threads: `clock_getcpuclockid(3)`.
+///
+/// # Errors
+///
+/// What the kernel said: ESRCH if there is no such process.
+pub fn cpu_time(pid: i32) -> io::Result<Duration> {
+    let mut clock = 0;
+    // SAFETY: the pointer is to a clock's number that outlives the call.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the pointer is to room for what the kernel writes.
+    check(libc::c_long::from(unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) }))?;
+    // SAFETY: the call above succeeded, so it was written.
+    let time = unsafe { time.assume_init() };
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
 /// Sends a signal to the process of a pidfd. One that has ended is not an error.
 ///
 /// # Errors

@@ -142,6 +142,8 @@ impl Product {
             .env("COFFERDAM_STATE", self.state())
             .env("HOME", self.folder.path().join("home"))
             .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_DATA_HOME")
+            .env_remove("COFFERDAM_DATA")
             .stdin(Stdio::null());
         command
     }

@@ -15,7 +15,7 @@ use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::Files;
 use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::request::{File, Program, WindowSize};
+use cofferdam_core::request::{File, Request, WindowSize};
 
 /// What its programs do.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct Script {
     pub get_fails: bool,
     /// How many of the first sandboxes die as soon as they are open.
     pub stillborn: usize,
+    /// How often each sandbox can be renewed; none can't be settled.
+    pub renewals: Option<usize>,
 }
 
 /// An entry that `get` hands over, as a sandbox may say it: nothing of it need be true.
@@ -135,6 +137,7 @@ pub struct Scripted {
     told: Arc<Mutex<Vec<String>>>,
     opened: Arc<Mutex<Vec<SandboxKey>>>,
     executed_in: Arc<Mutex<Vec<usize>>>,
+    renewed: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
 }
 
@@ -147,6 +150,7 @@ impl Scripted {
             told: Arc::default(),
             opened: Arc::default(),
             executed_in: Arc::default(),
+            renewed: Arc::default(),
             closed: Arc::default(),
         }
     }
@@ -161,6 +165,12 @@ impl Scripted {
     #[must_use]
     pub fn executed_in(&self) -> Vec<usize> {
         self.executed_in.lock().unwrap().clone()
+    }
+
+    /// How often a sandbox was renewed.
+    #[must_use]
+    pub fn renewed(&self) -> usize {
+        self.renewed.load(Ordering::SeqCst)
     }
 
     /// How many sandboxes are closed.
@@ -198,7 +208,7 @@ impl Backend for Scripted {
         Ok(())
     }
 
-    fn fit(&self, _: &Program, _: &Files) -> Fit {
+    fn fit(&self, _: &Request, _: &Files) -> Fit {
         Fit::Yes { why: "it is scripted".into() }
     }
 
@@ -216,7 +226,8 @@ impl Backend for Scripted {
             let mut enforced = self.script.offers.enforced().clone();
             enforced.retain(|capability| !self.script.lacks.contains(capability));
             let backend = self.clone();
-            Ok(Box::new(ScriptedSession { backend, number, enforced, halted: false, closed: false }) as _)
+            let state = ScriptedState::default();
+            Ok(Box::new(ScriptedSession { backend, number, enforced, renewals: 0, state }) as _)
         })
     }
 }
@@ -225,13 +236,23 @@ struct ScriptedSession {
     backend: Scripted,
     number: usize,
     enforced: BTreeSet<Capability>,
+    /// How often it was renewed.
+    renewals: usize,
+    state: ScriptedState,
+}
+
+/// What a sandbox has been through since it was opened or renewed.
+#[derive(Default)]
+struct ScriptedState {
+    ran: bool,
+    settled: bool,
     halted: bool,
     closed: bool,
 }
 
 impl Drop for ScriptedSession {
     fn drop(&mut self) {
-        assert!(self.closed || std::thread::panicking(), "a session was dropped without being closed");
+        assert!(self.state.closed || std::thread::panicking(), "a session was dropped without being closed");
     }
 }
 
@@ -241,7 +262,7 @@ impl Session for ScriptedSession {
     }
 
     fn is_alive(&self) -> bool {
-        !self.halted && self.number >= self.backend.script.stillborn
+        !self.state.halted && self.number >= self.backend.script.stillborn
     }
 
     fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
@@ -250,7 +271,9 @@ impl Session for ScriptedSession {
     }
 
     fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>> {
-        assert!(!self.halted, "a program was started after the halt");
+        assert!(!self.state.halted, "a program was started after the halt");
+        assert!(!self.state.settled, "a program was started in a sandbox that another has used");
+        self.state.ran = true;
         self.backend.note(format!("exec {}", exec.program.name()));
         self.backend.executed_in.lock().unwrap().push(self.number);
         let script = Arc::clone(&self.backend.script);
@@ -260,16 +283,16 @@ impl Session for ScriptedSession {
     }
 
     fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>> {
-        if !self.halted {
+        if !self.state.halted {
             self.backend.note("halt");
         }
-        self.halted = true;
+        self.state.halted = true;
         let left = self.backend.script.left.clone();
         Box::pin(async { Ok(left) })
     }
 
     fn get<'a>(&'a mut self, receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
-        assert!(self.halted, "files were taken from a session that still runs");
+        assert!(self.state.halted, "files were taken from a session that still runs");
         self.backend.note("get");
         Box::pin(async move {
             let script = &self.backend.script;
@@ -283,9 +306,34 @@ impl Session for ScriptedSession {
         })
     }
 
+    fn settle(&mut self) -> Boxed<'_, Result<Option<Left>, BackendError>> {
+        assert!(self.state.ran && !self.state.halted, "there is nothing to settle");
+        self.state.settled = self.backend.script.renewals.is_some();
+        if self.state.settled {
+            self.backend.note("settle");
+        }
+        let left = self.state.settled.then(|| self.backend.script.left.clone());
+        Box::pin(async { Ok(left) })
+    }
+
+    fn renew(mut self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+        assert!(self.state.settled && !self.state.halted, "only what is settled is renewed");
+        self.renewals += 1;
+        if Some(self.renewals) > self.backend.script.renewals {
+            return Box::pin(async {
+                self.halt().await?;
+                self.close().await.map(|()| None)
+            });
+        }
+        self.backend.note("renew");
+        self.backend.renewed.fetch_add(1, Ordering::SeqCst);
+        self.state = ScriptedState::default();
+        Box::pin(async { Ok(Some(self as Box<dyn Session>)) })
+    }
+
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
-        assert!(self.halted, "a session was closed before it was halted");
-        self.closed = true;
+        assert!(self.state.halted, "a session was closed before it was halted");
+        self.state.closed = true;
         self.backend.closed.fetch_add(1, Ordering::SeqCst);
         self.backend.note("close");
         Box::pin(async { Ok(()) })

@@ -23,6 +23,7 @@ use proptest::prelude::*;
 use super::cpu::{Cores, View};
 use super::disk;
 use super::files::HostFiles;
+use super::fittings::Fittings;
 use super::open::{ceilings, rlimits};
 use super::root::{self, Plan};
 use super::session::variables;
@@ -75,7 +76,7 @@ fn grant(layer: Layer, terminal: bool) -> Grant {
 /// workspace is hidden.
 fn steps(grant: &Grant) -> (Vec<Step>, BTreeSet<String>) {
     let ids = Ids { inside: 1000, outside: 1000, group_outside: 1000, root_outside: None };
-    let mut files = HostFiles::prepare(grant.files(), &ids, None).unwrap();
+    let mut files = HostFiles::prepare(grant.files(), &ids, None, &Fittings::default()).unwrap();
     let cpu = View::of(&Cores::choose(grant.limits().cpus));
     let disk = disk::is_needed(grant.limits()).then_some(0);
     let terminal = grant.asks().contains(&Capability::Tty);
@@ -244,7 +245,7 @@ const PLACES: [(&str, bool); 14] = [
 ];
 
 fn numbers_agree(grant: &Grant) {
-    let (granted, told) = (grant.limits(), ceilings(grant.limits()));
+    let (granted, told) = (grant.limits(), ceilings(grant.limits(), &Fittings::default()));
     for n in around(granted.memory_bytes) {
         assert_eq!(n <= told.memory_bytes, n <= granted.memory_bytes, "{n} bytes of memory");
     }

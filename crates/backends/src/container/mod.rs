@@ -9,6 +9,7 @@
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
 //! - [`open`]: how all of it becomes a sandbox. [`session`]: a sandbox that is open; [`running`]: a program in it, perhaps on a [`terminal`].
 //! - [`disk`]: writable space beyond memory.
+//! - [`fittings`] and [`jail`]: what a container has that is the jail of another backend's worker.
 
 #[cfg(test)]
 mod agreement;
@@ -16,8 +17,11 @@ mod cpu;
 mod disk;
 mod etc;
 mod files;
+mod fittings;
 mod hindrances;
 mod ids;
+#[cfg(feature = "wasm")]
+mod jail;
 mod open;
 mod probe;
 mod root;
@@ -36,9 +40,20 @@ use cofferdam_core::files::Files;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::Limits;
-use cofferdam_core::request::{Lang, Program};
+use cofferdam_core::request::{Lang, Program, Request};
 use cofferdam_sys::cgroup::{self, CgroupError};
 use cofferdam_sys::launch::LaunchError;
+
+#[cfg(not(feature = "wasm"))]
+use fittings::Fittings;
+#[cfg(feature = "wasm")]
+pub(crate) use fittings::{Fitting, Fittings};
+#[cfg(feature = "wasm")]
+pub(crate) use running::{Inside, Pipes, Streams};
+#[cfg(feature = "wasm")]
+pub(crate) use session::ContainerSession;
+#[cfg(not(feature = "wasm"))]
+use session::ContainerSession;
 
 #[cfg(fuzzing)]
 pub use files::collect;
@@ -85,6 +100,18 @@ impl Container {
     pub fn host(&self) -> &Host {
         &self.found().0
     }
+
+    /// Opens a container with fittings, for programs of its own or as another backend's jail. `gaps` are
+    /// what the grant asks for and isn't enforced.
+    pub(crate) async fn open_with(
+        &self,
+        run: &RunId,
+        grant: &Grant,
+        gaps: &[Gap],
+        fittings: &Fittings,
+    ) -> Result<ContainerSession, BackendError> {
+        open::open(self.host(), &self.folder, &group_name(run), grant, gaps, fittings).await
+    }
 }
 
 /// The name of a run's cgroups.
@@ -115,8 +142,8 @@ impl Backend for Container {
         traces.iter().map(|trace| sweep_group(Path::new(trace))).fold(Ok(()), Result::and)
     }
 
-    fn fit(&self, program: &Program, files: &Files) -> Fit {
-        match program {
+    fn fit(&self, request: &Request, files: &Files) -> Fit {
+        match &request.program {
             Program::Script(script) if script.lang == Lang::Python && files.python.is_some() => {
                 Fit::Yes { why: "it runs the interpreter that was named".into() }
             }
@@ -126,6 +153,7 @@ impl Backend for Container {
                     "there is no {} on this host, whose /usr a container shows",
                     interpreter_path(script.lang).display()
                 ),
+                fix: None,
             },
             Program::Script(_) => Fit::Yes { why: "it runs the host's own interpreters".into() },
         }
@@ -133,8 +161,7 @@ impl Backend for Container {
 
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
-            let session =
-                open::open(self.host(), &self.folder, &group_name(run), &grant, &self.gaps(&grant)).await?;
+            let session = self.open_with(run, &grant, &self.gaps(&grant), &Fittings::default()).await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }

@@ -21,6 +21,7 @@ use cofferdam_sys::{fdpass, seccomp};
 
 use super::cpu::{Cores, View};
 use super::files::{self, Base, HostFiles, Owner, Put};
+use super::fittings::Fittings;
 use super::ids::RunIds;
 use super::root::Plan;
 use super::running::{Inside, watch};
@@ -39,11 +40,11 @@ const RLIMITS: [(Resource, u64); 5] = [
 ];
 
 /// What the cgroups hold.
-pub(super) fn ceilings(limits: &Limits) -> Ceilings {
+pub(super) fn ceilings(limits: &Limits, fittings: &Fittings) -> Ceilings {
     Ceilings {
-        memory_bytes: limits.memory_bytes,
+        memory_bytes: limits.memory_bytes.saturating_add(fittings.memory_bytes),
         cpu_thousandths: limits.cpus.thousandths(),
-        pids: limits.pids.saturating_add(1), // the agent is one of them
+        pids: limits.pids.saturating_add(1).saturating_add(fittings.pids), // the agent is one of them
     }
 }
 
@@ -76,15 +77,17 @@ pub(super) async fn open(
     group: &str,
     grant: &Grant,
     gaps: &[Gap],
+    fittings: &Fittings,
 ) -> Result<ContainerSession, BackendError> {
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     stop_at("ids-reserved");
     let limits = grant.limits();
-    let ceilings = weakened::ceilings(ceilings(limits));
+    let ceilings = weakened::ceilings(ceilings(limits, fittings));
     let group = host.cgroups.create(group, &ceilings).map_err(of_cgroup)?;
     stop_at("cgroups-made");
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
-    let start = Start { host, folder, ids: ids.ids(), grant, group: &group, pids: ceilings.pids };
+    let (ids_of_run, pids) = (ids.ids(), ceilings.pids);
+    let start = Start { host, folder, ids: ids_of_run, grant, group: &group, pids, fittings };
     let started = match start.with_owner(None) {
         Err(Failed::MostlyOf(owner)) => start.with_owner(Some(owner)),
         result => result,
@@ -122,6 +125,7 @@ struct Start<'a> {
     group: &'a Group,
     /// The ceiling on processes, the agent included.
     pids: u32,
+    fittings: &'a Fittings,
 }
 
 /// What has been started.
@@ -151,7 +155,7 @@ impl Start<'_> {
     /// workspace is, where that is known.
     fn with_owner(&self, owner: Option<Owner>) -> Result<Started, Failed> {
         let limits = self.grant.limits();
-        let mut files = HostFiles::prepare(self.grant.files(), self.ids, owner)?;
+        let mut files = HostFiles::prepare(self.grant.files(), self.ids, owner, self.fittings)?;
         let disk = if disk::is_needed(limits) && disk::hindrance(self.host.root).is_none() {
             Some(files.attach(disk::make(&self.folder.join("disks"), limits, self.ids)?))
         } else {

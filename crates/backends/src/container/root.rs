@@ -110,7 +110,9 @@ pub(super) fn steps(plan: &Plan<'_>) -> Vec<Step> {
     }
     steps.for_overlays(plan);
     steps.writable(plan);
-    steps.shown(plan);
+    let mut made = BTreeSet::from(["home", "home/user", "tmp"].map(str::to_owned));
+    steps.fittings(plan, &mut made);
+    steps.shown(plan, &mut made);
     steps.sys(cpu);
     steps.proc(cpu);
     steps.push(Step::Pivot);
@@ -358,15 +360,10 @@ impl Steps {
     }
 
     /// What is shown read-only, through overlays, which have inodes of their own.
-    fn shown(&mut self, plan: &Plan<'_>) {
+    fn shown(&mut self, plan: &Plan<'_>, made: &mut BTreeSet<String>) {
         let empty = format!("{}empty", plan.hidden_place());
-        let mut made = BTreeSet::from(["home", "home/user", "tmp"].map(str::to_owned));
         for (number, Place { source, guest, file }) in plan.files.shown.iter().enumerate() {
-            for (end, _) in guest.match_indices('/') {
-                if made.insert(guest[..end].to_owned()) {
-                    self.folder(&guest[..end]);
-                }
-            }
+            self.folders_above(guest, made);
             made.insert(guest.clone());
             let lower = format!("../shown{number}");
             self.bring(&lower, source);
@@ -378,6 +375,40 @@ impl Steps {
                 self.file(guest, "");
                 let inside = [path(&[&view, "/"]).to_bytes(), name.to_bytes()].concat();
                 self.bind(&CString::new(inside).unwrap_or_default(), &path(&[guest]));
+            }
+        }
+    }
+
+    /// Makes the folders above a place, once each.
+    fn folders_above(&mut self, place: &str, made: &mut BTreeSet<String>) {
+        for (end, _) in place.match_indices('/') {
+            if made.insert(place[..end].to_owned()) {
+                self.folder(&place[..end]);
+            }
+        }
+    }
+
+    /// What is ours, as it is on the host: nobody writes it but us. And the folder below which the rest is
+    /// shown, with the one in it where inputs are by default.
+    fn fittings(&mut self, plan: &Plan<'_>, made: &mut BTreeSet<String>) {
+        if let Some(below) = plan.files.below {
+            self.folders_above(&format!("{below}/inputs/"), made);
+        }
+        for fitting in &plan.files.fittings {
+            let place = &fitting.place;
+            self.folders_above(place, made);
+            if fitting.folder {
+                self.folder(place);
+            } else {
+                self.file(place, "");
+            }
+            let target = path(&[place]);
+            match &fitting.source {
+                Source::Mount(mount) => self.push(Step::Attach { mount: *mount, target }),
+                Source::Path(source) => {
+                    self.bind(source, &target);
+                    self.attributes(&target, MountFlags::READ_ONLY, true);
+                }
             }
         }
     }

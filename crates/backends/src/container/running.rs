@@ -31,13 +31,50 @@ pub(super) struct ContainerRunning {
 
 /// What connects a program with us.
 #[derive(Debug)]
-pub(super) enum Streams {
+pub(crate) enum Streams {
     Pipes(Pipes),
     Terminal(Terminal),
 }
 
+impl Streams {
+    /// The next piece of output; none when all of it has come. Safe to drop while waiting.
+    pub(crate) async fn output(&self) -> Result<Option<Output>, BackendError> {
+        let output = match self {
+            Streams::Pipes(pipes) => pipes.output().await,
+            Streams::Terminal(terminal) => terminal.read().await.map(|bytes| bytes.map(Output::Stdout)),
+        };
+        output.map_err(BackendError::host("read the program's output"))
+    }
+
+    /// Writes to standard input.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> Result<(), BackendError> {
+        let written = match self {
+            Streams::Pipes(pipes) => pipes.write(bytes).await,
+            Streams::Terminal(terminal) => terminal.write(bytes).await,
+        };
+        written.map_err(BackendError::host("write to the program's standard input"))
+    }
+
+    /// Ends standard input.
+    pub(crate) async fn close_stdin(&self) {
+        match self {
+            Streams::Pipes(pipes) => *pipes.stdin.lock().await = None,
+            Streams::Terminal(terminal) => terminal.end_input().await,
+        }
+    }
+
+    fn resize(&self, size: WindowSize) -> Result<(), BackendError> {
+        match self {
+            Streams::Pipes(_) => Ok(()),
+            Streams::Terminal(terminal) => {
+                terminal.resize(size).map_err(BackendError::host("resize the program's terminal"))
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Pipes {
+pub(crate) struct Pipes {
     stdin: Mutex<Option<pipe::Sender>>,
     stdout: Stream,
     stderr: Stream,
@@ -46,7 +83,7 @@ pub(super) struct Pipes {
 impl Pipes {
     /// Makes the pipes of a program, whose standard input is empty unless it will be written. Gives
     /// the program's ends too.
-    pub(super) fn make(stdin: bool) -> io::Result<(Self, [OwnedFd; 3])> {
+    pub(crate) fn make(stdin: bool) -> io::Result<(Self, [OwnedFd; 3])> {
         let (stdout, stdout_inside) = fd::pipe()?;
         let (stderr, stderr_inside) = fd::pipe()?;
         // An input that nobody writes is a pipe too, whose end is closed: the host's null device would come
@@ -89,32 +126,15 @@ impl Pipes {
 
 impl Running for ContainerRunning {
     fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
-        Box::pin(async move {
-            let output = match &self.streams {
-                Streams::Pipes(pipes) => pipes.output().await,
-                Streams::Terminal(terminal) => terminal.read().await.map(|bytes| bytes.map(Output::Stdout)),
-            };
-            output.map_err(BackendError::host("read the program's output"))
-        })
+        Box::pin(self.streams.output())
     }
 
     fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>> {
-        Box::pin(async move {
-            let written = match &self.streams {
-                Streams::Pipes(pipes) => pipes.write(bytes).await,
-                Streams::Terminal(terminal) => terminal.write(bytes).await,
-            };
-            written.map_err(BackendError::host("write to the program's standard input"))
-        })
+        Box::pin(self.streams.write(bytes))
     }
 
     fn close_stdin(&self) -> Boxed<'_, ()> {
-        Box::pin(async move {
-            match &self.streams {
-                Streams::Pipes(pipes) => *pipes.stdin.lock().await = None,
-                Streams::Terminal(terminal) => terminal.end_input().await,
-            }
-        })
+        Box::pin(self.streams.close_stdin())
     }
 
     fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
@@ -122,14 +142,7 @@ impl Running for ContainerRunning {
     }
 
     fn resize(&self, size: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
-        Box::pin(async move {
-            match &self.streams {
-                Streams::Pipes(_) => Ok(()),
-                Streams::Terminal(terminal) => {
-                    terminal.resize(size).map_err(BackendError::host("resize the program's terminal"))
-                }
-            }
-        })
+        Box::pin(async move { self.streams.resize(size) })
     }
 
     fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {
@@ -150,7 +163,7 @@ impl Inside {
     async fn until_the_end(&self, number: usize) -> Result<Ending, BackendError> {
         let ending = self.first_end(number).await;
         if matches!(ending, Ok(Ending::Lost) | Err(_)) {
-            self.lost.store(true, Ordering::Relaxed);
+            self.lose();
         }
         ending
     }
@@ -171,12 +184,17 @@ impl Inside {
         Ok(if self.group.oom_kills() > 0 { Ending::OutOfMemory } else { ending })
     }
 
+    /// Notes that whoever is inside isn't there any more, or isn't to be believed.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
     /// Waits until the kernel has killed something inside for lack of memory; for ever where it sees
     /// to the whole group itself.
     ///
     /// The event says that memory ran out in this group or in one above it, and comes before the
     /// kill, which may be of somebody else's process: only the group's own count is the fact.
-    async fn out_of_memory(&self) {
+    pub(crate) async fn out_of_memory(&self) {
         let Some(event) = &self.oom else { return std::future::pending().await };
         loop {
             let Ok(mut ready) = event.readable().await else { return std::future::pending().await };
@@ -229,11 +247,11 @@ fn writer(end: OwnedFd) -> io::Result<pipe::Sender> {
 
 /// What a running program shares with its session.
 #[derive(Debug)]
-pub(super) struct Inside {
-    pub(super) agent: Agent,
-    pub(super) group: Group,
+pub(crate) struct Inside {
+    pub(crate) agent: Agent,
+    pub(crate) group: Group,
     /// Readable when process 1 has ended.
-    pub(super) ended: AsyncFd<OwnedFd>,
+    pub(crate) ended: AsyncFd<OwnedFd>,
     /// Readable when memory ran out, where the kernel doesn't kill the whole group itself.
     pub(super) oom: Option<AsyncFd<OwnedFd>>,
     /// Whether its agent is gone, or is not to be believed any more.

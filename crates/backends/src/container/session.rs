@@ -40,7 +40,7 @@ const IMPATIENCE: Duration = Duration::from_millis(200);
 
 /// A container that is open.
 #[derive(Debug)]
-pub(super) struct ContainerSession {
+pub(crate) struct ContainerSession {
     pub(super) enforced: BTreeSet<Capability>,
     pub(super) environment: Vec<Variable>,
     /// The Python that scripts run with, if it isn't the sandbox's own.
@@ -117,6 +117,15 @@ impl Session for ContainerSession {
         })
     }
 
+    /// Never: a program leaves processes, and marks in the kernel that only a new namespace is without.
+    fn settle(&mut self) -> Boxed<'_, Result<Option<Left>, BackendError>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn renew(self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+        Box::pin(async move { self.close().await.map(|()| None) })
+    }
+
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
         Box::pin(async move {
             self.halt().await?;
@@ -131,13 +140,13 @@ impl Session for ContainerSession {
 
 impl ContainerSession {
     /// Whether it takes nothing more.
-    fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.halted.is_some() || self.inside.lost.load(Ordering::Relaxed)
     }
 
     /// What an error of the agent's means: the sandbox is spent, but for what a program or a file made
     /// impossible. Why it is gone says its set-up's own report, or what the kernel counted, or neither.
-    fn explained(&mut self, error: BackendError) -> BackendError {
+    pub(crate) fn explained(&mut self, error: BackendError) -> BackendError {
         if matches!(error, BackendError::Gone | BackendError::Silent { .. } | BackendError::Wire(_)) {
             self.inside.lost.store(true, Ordering::Relaxed);
         }
@@ -294,7 +303,7 @@ pub(super) fn variables(python: Option<&Python>, granted: &[Variable], own: Vec<
 
 /// The folders in `/proc` of a sandbox's processes, process 1 first: by its cgroup, or by its own `/proc` where
 /// there is none to count them.
-fn living(group: &Group, first: i32) -> Vec<PathBuf> {
+pub(super) fn living(group: &Group, first: i32) -> Vec<PathBuf> {
     if let Some(pids) = group.processes() {
         let others = pids.into_iter().filter(|pid| *pid != first);
         return std::iter::once(first)
@@ -323,7 +332,7 @@ fn cpu_so_far(process: &Path) -> Option<Duration> {
 
 /// Which quotas of the sandbox's writable space are at least 99 % used. Its `/tmp` is on that and can't
 /// be anything else: the program can neither change its root nor mount.
-fn fullness(pid: i32) -> BTreeSet<LimitName> {
+pub(super) fn fullness(pid: i32) -> BTreeSet<LimitName> {
     let space =
         std::fs::File::open(format!("/proc/{pid}/root/tmp")).and_then(|root| process::space(root.as_fd()));
     let Ok(space) = space else { return BTreeSet::new() };

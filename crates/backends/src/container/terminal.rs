@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 /// The host's end of a terminal.
 #[derive(Debug)]
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     end: AsyncFd<OwnedFd>,
 }
 

@@ -138,7 +138,9 @@ fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
     let Judged { mut policy, rest, state } = args.options.judge()?;
     let results = args.out.as_deref().map(Results::prepare).transpose().map_err(Unprepared::Request)?;
     policy.files.hide.extend(args.out.as_deref().and_then(|folder| artifacts::hidden(folder, &policy.files)));
-    let engine = Engine::open(host::candidates(&state), &state)
+    super::run::set_up_for(&policy, &usual(), &state, args.options.setup, false)
+        .map_err(Unprepared::Request)?;
+    let engine = Engine::open(host::candidates_for_runs(&state), &state)
         .map_err(|error| Unprepared::Request(report::state_fault(&error, &state)))?;
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();

@@ -8,6 +8,8 @@ mod options;
 mod policy;
 mod run;
 mod schema;
+#[cfg(feature = "wasm")]
+mod setup;
 mod words;
 
 use std::cell::Cell;
@@ -35,15 +37,16 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  cofferdam run --profile internal script.py          run a script in a container
-  cofferdam run --profile internal -c 'print(1+1)'    run a line of Python
-  cofferdam run --profile internal -- make test       run any command
-  cofferdam batch --profile internal < jobs.jsonl     run a job a line
+  cofferdam setup python                              once, a minute or two
+  cofferdam run script.py                             run a script in WebAssembly
+  cofferdam run -c 'print(1+1)'                       run a line of Python
+  cofferdam batch < jobs.jsonl                        run a job a line
+  cofferdam run --profile internal -- make test       run any command, in a container
   cofferdam doctor                                    what this machine can enforce
   cofferdam doctor --exposure                         what code would inherit here without Cofferdam
 
-The default profile is `untrusted`: it never runs in a container. Say `--profile internal` if
-nobody outside controls the program or what it reads.";
+The default profile is `untrusted`: it never runs in a container, and in WebAssembly what fits that.
+Say `--profile internal` if nobody outside controls the program or what it reads.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -75,6 +78,23 @@ enum Command {
     },
     /// Remove what killed runs left (every other command does so too)
     Gc,
+    /// Prepare what has to be prepared once: the Python that runs in WebAssembly
+    #[cfg(feature = "wasm")]
+    Setup {
+        #[command(subcommand)]
+        what: SetupCommand,
+    },
+    /// Run programs of WebAssembly for the host, inside a jail
+    #[cfg(feature = "wasm")]
+    #[command(hide = true)]
+    WasmWorker,
+}
+
+#[cfg(feature = "wasm")]
+#[derive(Debug, Subcommand)]
+enum SetupCommand {
+    /// Make a template of Python: a minute or two, once
+    Python(setup::PythonArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -124,6 +144,10 @@ enum Schema {
 pub(crate) fn main() -> ExitCode {
     cofferdam_sys::process::settle_signals();
     let words: Vec<OsString> = std::env::args_os().collect();
+    #[cfg(feature = "wasm")]
+    if words.get(1).is_some_and(|word| word == WORKER) {
+        return worker(); // before anything is looked at that a jail doesn't have
+    }
     let cli = match parse(&words) {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error, &words),
@@ -144,8 +168,25 @@ pub(crate) fn main() -> ExitCode {
             Ok(0)
         }),
         Command::Gc => with_output(gc::main),
+        #[cfg(feature = "wasm")]
+        Command::Setup { what: SetupCommand::Python(args) } => setup::python(&args),
+        #[cfg(feature = "wasm")]
+        Command::WasmWorker => return worker(),
     };
     ExitCode::from(code)
+}
+
+/// The subcommand of a worker: `clap`'s name of [`Command::WasmWorker`].
+#[cfg(feature = "wasm")]
+pub(crate) const WORKER: &str = "wasm-worker";
+
+/// Serves whoever started us in a jail, over standard input.
+#[cfg(feature = "wasm")]
+fn worker() -> ExitCode {
+    match cofferdam_backends::wasm::worker::main() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE, // who started us sees that we are gone
+    }
 }
 
 /// Reads the command line. Of `run`, clap sees the options alone; the program is [`words`]' business.

@@ -94,6 +94,9 @@ pub(super) struct Options {
     /// Run although this can't be enforced; the Outcome reports it
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
     accept_gap: Vec<Capability>,
+    /// Prepare what the backend needs without asking, if it isn't: once, a minute or two
+    #[arg(long, help_heading = "Boundary")]
+    pub(super) setup: bool,
     /// A label for the Outcome and the audit
     #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
     pub(super) label: Vec<(String, String)>,

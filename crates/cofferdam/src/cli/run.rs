@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+#[cfg(not(feature = "wasm"))]
+use std::path::Path;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -82,17 +84,18 @@ cofferdam run [OPTIONS] FILE [ARGS]...
 
 const EXAMPLES: &str = "\
 Examples:
-  cofferdam run --profile internal hello.py a b          a script, with arguments
-  cofferdam run --profile internal -c 'print(1+1)'       a line of Python
-  generate | cofferdam run --profile internal -          code from standard input
+  cofferdam run hello.py a b                             a script, with arguments
+  cofferdam run -c 'print(1+1)'                          a line of Python
+  generate | cofferdam run -                             code from standard input
   cofferdam run --profile internal -- sh -c 'ls /'       any command
   cofferdam run --profile internal --workspace . --venv .venv app.py
   cofferdam run --profile internal --timeout 10s --memory 256MiB --json job.py
 
-FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or -- is
-the program's own. The sandbox has the host's /usr and, in /workspace, FILE alone; --workspace DIR
-shows a folder there instead, and --in HOST a file or folder in /inputs. Nothing of yours is ever
-written in place. Standard input is the program's (`< /dev/null` closes it).
+FILE is run by its first line or extension (.py, .sh, .js, .wasm). Whatever follows FILE, CODE, - or
+-- is the program's own. Python that needs no processes, threads or sockets runs in WebAssembly, by
+default; anything else in a container, with the host's /usr, for profile `internal`. In /workspace is
+FILE alone; --workspace DIR shows a folder there instead, and --in HOST a file or folder in /inputs.
+Nothing of yours is ever written in place. Standard input is the program's (`< /dev/null` closes it).
 
 Exit codes: the program's own; 124 timed out; 125 refused; 126 and 127 can't be executed, not
 found; 128+n ended by signal n; 130 cancelled; 137 out of memory; 141 output closed; 153 output
@@ -131,6 +134,7 @@ pub(super) fn main(args: RunArgs) -> u8 {
     };
     let on_terminal = args.tty;
     let passes_stdin = if args.json { args.stdin } else { true };
+    let (set_up, may_ask) = (args.options.setup, !args.json && !args.quiet);
     let labels: BTreeMap<_, _> = args.options.label.iter().cloned().collect();
     let prepared = match prepare(args) {
         Ok(prepared) => prepared,
@@ -140,6 +144,10 @@ pub(super) fn main(args: RunArgs) -> u8 {
         }
         Err(unprepared) => return reporter.refused(&run, labels, unprepared.into_fault()),
     };
+    let Prepared { policy, request, state, .. } = &prepared;
+    if let Err(fault) = set_up_for(policy, request, state, set_up, may_ask) {
+        return reporter.refused(&run, labels, fault);
+    }
     let console = || {
         let new = if reporter.json { Console::capturing } else { Console::passing };
         let console = new(passes_stdin)?;
@@ -149,6 +157,16 @@ pub(super) fn main(args: RunArgs) -> u8 {
         Ok((outcome, kept)) => reporter.report(&outcome, &kept),
         Err(fault) => reporter.refused(&run, labels, fault),
     }
+}
+
+/// Sees that what a request needs is prepared, where that is wanted.
+#[cfg(feature = "wasm")]
+pub(super) use super::setup::see_to as set_up_for;
+
+/// There is nothing to prepare.
+#[cfg(not(feature = "wasm"))]
+pub(super) fn set_up_for(_: &Policy, _: &Request, _: &Path, _: bool, _: bool) -> Result<(), Fault> {
+    Ok(())
 }
 
 /// `run --json` that could not be read at all.

@@ -17,6 +17,8 @@ mod results;
 mod rootless;
 mod run;
 mod terminal;
+#[cfg(feature = "wasm")]
+mod wasm;
 mod workspace;
 
 use cofferdam_testkit::product::Product;

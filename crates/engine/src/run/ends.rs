@@ -32,6 +32,8 @@ pub(super) struct Ended {
     pub(super) first_output: Option<Instant>,
     /// How long it took to kill what was left.
     pub(super) halting: Duration,
+    /// What was used, if the sandbox was settled rather than halted.
+    pub(super) settled: Option<Left>,
 }
 
 impl Ended {
@@ -68,7 +70,8 @@ mod tests {
     use super::*;
 
     fn verdict(cause: Cause, out_of_memory: bool) -> End {
-        let ended = Ended { cause, ran_for: Duration::ZERO, first_output: None, halting: Duration::ZERO };
+        let (ran_for, halting) = (Duration::ZERO, Duration::ZERO);
+        let ended = Ended { cause, ran_for, first_output: None, halting, settled: None };
         ended.verdict(&Left { out_of_memory, ..Left::default() }).0
     }
 

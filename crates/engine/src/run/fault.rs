@@ -129,6 +129,10 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
             message,
             "allow more processes or memory outside: in the cgroup or by the ulimits of who started this",
         ),
+        // Said by whoever runs it instead of the kernel.
+        None if source.kind() == io::ErrorKind::Other => {
+            fault(FaultCode::NotExecutable, message, "the reason says what it needs that isn't there")
+        }
         Some(E2BIG) => fault(FaultCode::NotExecutable, message, "pass large data through standard input"),
         _ => {
             fault(FaultCode::NotExecutable, message, "make it executable, or name its interpreter before it")

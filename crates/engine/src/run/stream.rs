@@ -17,12 +17,14 @@ use super::{LAST_WORDS, Streams};
 const TERM: i32 = 15;
 
 /// Runs the streams of a program until it ends or is ended, kills what is left of it, and delivers
-/// what it had still said.
+/// what it had still said. A sandbox that somebody would have again, if it can be renewed, is settled
+/// instead where that is possible.
 pub(super) async fn until_the_end(
     running: &dyn Running,
     session: &mut dyn Session,
     limits: &Limits,
     streams: &dyn Streams,
+    wanted_again: bool,
 ) -> Ended {
     let began = Instant::now();
     let pump = Pump::new(running, streams, limits.output_bytes);
@@ -31,7 +33,7 @@ pub(super) async fn until_the_end(
     let mut resizing = pin!(resize(running, streams));
     let mut fed = false;
     let mut pumped = false;
-    let cause = {
+    let mut cause = {
         let mut ending = pin!(first_end(running, limits, streams));
         loop {
             tokio::select! {
@@ -47,16 +49,42 @@ pub(super) async fn until_the_end(
     };
     let ran_for = began.elapsed();
     let halting = Instant::now();
-    let halted = session.halt().await;
-    let halting = halting.elapsed();
-    let mut cause = match halted {
-        Ok(_) => cause,
-        Err(error) => Cause::Backend(error),
+    let mut settled = if wanted_again && has_exited(&cause) {
+        session.settle().await.unwrap_or(None) // what can't be settled is halted
+    } else {
+        None
     };
+    if settled.is_some() && !pumped {
+        // Whoever holds the output open doesn't live on; a slow reader isn't waited for either.
+        match tokio::time::timeout(SETTLING, &mut pumping).await {
+            Ok(result) => {
+                pumped = true;
+                if let Err(new @ (Cause::Output(_) | Cause::OutputLimit)) = result {
+                    (cause, settled) = (new, None);
+                }
+            }
+            Err(_) => settled = None,
+        }
+    }
+    if settled.is_none()
+        && let Err(error) = session.halt().await
+    {
+        cause = Cause::Backend(error);
+    }
+    let halting = halting.elapsed();
     if !pumped && !matches!(cause, Cause::Output(_) | Cause::OutputLimit | Cause::Backend(_)) {
         cause = last_words(pumping, streams, cause).await;
     }
-    Ended { cause, ran_for, first_output: pump.first(), halting }
+    Ended { cause, ran_for, first_output: pump.first(), halting, settled }
+}
+
+/// How long the last output of a program that has exited may take to arrive, if its sandbox is to be
+/// settled rather than halted: it is in the pipes already.
+const SETTLING: Duration = Duration::from_millis(50);
+
+/// Whether a program has ended by itself.
+fn has_exited(cause: &Cause) -> bool {
+    matches!(cause, Cause::Program(Ending::Exited(_), _))
 }
 
 /// Delivers what was in the pipes when everything died. A program that ended by itself may take as

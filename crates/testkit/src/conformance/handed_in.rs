@@ -51,7 +51,10 @@ print(os.getcwd(), os.access('.', os.W_OK))";
     let ran = trial.run(what)?;
     ran.ends(End::Exited(0))?;
     let said = ran.said();
-    for line in ["-rf \u{e9} 10 True", "empty 0 False", "large 300000 False", "twice 6 False", "True"] {
+    // Where there are no permissions, everything may be executed, as far as anybody can tell.
+    let other = if said.contains("empty 0 True\n") { "True" } else { "False" };
+    let [empty, large, twice] = ["empty 0", "large 300000", "twice 6"].map(|name| format!("{name} {other}"));
+    for line in ["-rf \u{e9} 10 True", &empty, &large, &twice, "True"] {
         must!(said.lines().any(|said| said == line), "{line:?} isn't in {said:?}");
     }
     must!(said.lines().count() == 6 && said.ends_with(" True\n"), "nothing else is there: {said:?}");

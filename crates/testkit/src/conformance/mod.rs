@@ -53,7 +53,7 @@ use cofferdam_core::capability::Gap;
 use cofferdam_core::outcome::Outcome;
 use cofferdam_core::policy::{BackendName, LimitsLayer};
 use cofferdam_core::request::File;
-use cofferdam_engine::select::Absent;
+pub use cofferdam_engine::select::Absent;
 
 pub use table::{BEHAVIOURS, CAUGHT, FIELDS, WITHOUT_TOY};
 use toys::{Toy, Vice};
@@ -89,6 +89,8 @@ pub type Checked = Result<Verdict, Broken>;
 /// What a check needs of the programs that a backend runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
+    /// Python that starts processes.
+    Processes,
     /// Python source.
     Python,
     /// A command: `sh`, and the usual programs beside it.

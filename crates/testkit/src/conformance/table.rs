@@ -68,7 +68,7 @@ macro_rules! each_entry {
             fields {
                 limits::memory_beyond_the_limit_is_not_had Python;
                 limits::processor_time_beyond_the_share_is_not_had Python;
-                limits::processes_beyond_the_limit_are_not_had Python;
+                limits::processes_beyond_the_limit_are_not_had Processes;
                 limits::bytes_beyond_the_disk_are_not_had Python;
                 limits::files_beyond_their_number_are_not_had Python;
                 limits::nothing_runs_beyond_the_deadline Sh;
@@ -85,7 +85,7 @@ macro_rules! each_entry {
                 files::an_input_is_seen_and_not_written Python;
                 files::what_is_hidden_is_not_seen Python;
                 files::what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run Python;
-                files::the_python_that_was_named_is_the_one_that_runs Python;
+                files::the_python_that_was_named_is_the_one_that_runs Sh;
                 choice::another_backend_is_never_taken_instead Python;
                 choice::what_is_required_is_there_or_the_run_is_refused Python;
                 choice::an_accepted_gap_is_told_and_not_called_enforced Python;

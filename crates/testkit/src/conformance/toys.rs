@@ -273,11 +273,11 @@ impl Backend for Toy {
         if self.vice == Vice::SweepsNothing { Ok(()) } else { self.inner.sweep(traces) }
     }
 
-    fn fit(&self, program: &Program, files: &Files) -> Fit {
+    fn fit(&self, request: &Request, files: &Files) -> Fit {
         if self.vice == Vice::RunsNothing {
             return Fit::No { why: "there is nothing that it runs".into() };
         }
-        self.inner.fit(program, files)
+        self.inner.fit(request, files)
     }
 
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
@@ -433,6 +433,20 @@ impl Session for ToySession {
                 Vice::IgnoresKeep => self.inner().get(&mut Without { receiver: Some(receiver) }).await,
                 _ => self.inner().get(receiver).await,
             }
+        })
+    }
+
+    fn settle(&mut self) -> Boxed<'_, Result<Option<Left>, BackendError>> {
+        self.inner().settle()
+    }
+
+    fn renew(mut self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+        Box::pin(async move {
+            let renewed = self.inner.take().unwrap().renew().await?;
+            Ok(renewed.map(|inner| {
+                self.inner = Some(inner);
+                self as Box<dyn Session>
+            }))
         })
     }
 

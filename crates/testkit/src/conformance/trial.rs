@@ -439,8 +439,8 @@ impl Backend for Shared {
         self.0.sweep(traces)
     }
 
-    fn fit(&self, program: &Program, files: &Files) -> Fit {
-        self.0.fit(program, files)
+    fn fit(&self, request: &Request, files: &Files) -> Fit {
+        self.0.fit(request, files)
     }
 
     fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {

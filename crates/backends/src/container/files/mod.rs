@@ -11,7 +11,7 @@
 
 mod changes;
 mod cover;
-mod survey;
+pub(super) mod survey;
 mod told;
 
 use std::ffi::CString;
@@ -26,6 +26,7 @@ use cofferdam_sys::launch::{Ids, MountFlags};
 use cofferdam_sys::mount::{self, OwnerMap};
 use rustix::fs::{FileType, OFlags};
 
+use super::fittings::{self, Fittings};
 pub(super) use changes::{Base, Changes, Put};
 pub(super) use cover::fill;
 pub(super) use survey::Owner;
@@ -40,6 +41,10 @@ pub(super) struct HostFiles {
     pub(super) shown: Vec<Place>,
     /// The folder that is the working directory.
     pub(super) workspace: Option<WorkspacePlan>,
+    /// What is ours.
+    pub(super) fittings: Vec<fittings::Ready>,
+    /// The folder below which the rest is shown, if that isn't the root.
+    pub(super) below: Option<&'static str>,
 }
 
 /// Something of the host's and its place inside.
@@ -85,10 +90,18 @@ impl HostFiles {
     /// # Errors
     ///
     /// [`BackendError::Files`] names the file and what to do.
-    pub(super) fn prepare(files: &Files, ids: &Ids, owner: Option<Owner>) -> Result<Self, BackendError> {
-        let mut ready = HostFiles::default();
+    pub(super) fn prepare(
+        files: &Files,
+        ids: &Ids,
+        owner: Option<Owner>,
+        fittings: &Fittings,
+    ) -> Result<Self, BackendError> {
+        let mut ready = HostFiles { below: fittings.below, ..HostFiles::default() };
         for shown in outer_first(files)? {
-            ready.show(shown, ids)?;
+            ready.show(shown, ids, fittings)?;
+        }
+        for fitting in &fittings.shown {
+            ready.fit(fitting, ids)?;
         }
         if let Some(workspace) = &files.workspace {
             ready.workspace = Some(ready.plan(workspace, files, ids, owner)?);
@@ -99,7 +112,9 @@ impl HostFiles {
     /// Whether something is shown by a path below a folder, which has to stay in sight for that.
     pub(super) fn are_below(&self, folder: &Path) -> bool {
         let workspace = self.workspace.as_ref().and_then(|plan| plan.lower.as_ref());
-        self.shown.iter().map(|place| &place.source).chain(workspace).any(|source| match source {
+        let fittings = self.fittings.iter().map(|ready| &ready.source);
+        let mut all = self.shown.iter().map(|place| &place.source).chain(workspace).chain(fittings);
+        all.any(|source| match source {
             Source::Mount(_) => false,
             Source::Path(path) => Path::new(std::ffi::OsStr::from_bytes(path.to_bytes())).starts_with(folder),
         })
@@ -111,7 +126,7 @@ impl HostFiles {
         self.mounts.len() - 1
     }
 
-    fn show(&mut self, shown: &Shown, ids: &Ids) -> Result<(), BackendError> {
+    fn show(&mut self, shown: &Shown, ids: &Ids, fittings: &Fittings) -> Result<(), BackendError> {
         let path = &shown.host;
         let failed = |error: io::Error| refuse(path, &error, "name a file or folder that you can read");
         let refused = |why: &str, fix: &str| BackendError::Files {
@@ -147,7 +162,7 @@ impl HostFiles {
         } else {
             Source::Path(c_path(path))
         };
-        let guest = guest.trim_start_matches('/').to_owned();
+        let guest = fittings.place_of(guest.trim_start_matches('/'));
         self.shown.push(Place { source, guest, file: file.map(|name| c_path(Path::new(name))) });
         Ok(())
     }
@@ -207,13 +222,13 @@ pub async fn collect(
     Changes { folder, base, put: Put::default() }.collect(receiver).await
 }
 
-fn stat(place: &OwnedFd) -> io::Result<rustix::fs::Stat> {
+pub(super) fn stat(place: &OwnedFd) -> io::Result<rustix::fs::Stat> {
     Ok(rustix::fs::fstat(place)?)
 }
 
 /// A copy of a mount in which one owner is shown as the program's user, if the file system knows how:
 /// the second half says so. What is mounted below it isn't in it.
-fn copy_shown_as_ours(place: &OwnedFd, owner: Owner, ids: &Ids) -> io::Result<(OwnedFd, bool)> {
+pub(super) fn copy_shown_as_ours(place: &OwnedFd, owner: Owner, ids: &Ids) -> io::Result<(OwnedFd, bool)> {
     let copy = mount::copy_of(place.as_fd())?;
     let map = OwnerMap::new((owner.user, ids.outside), (owner.group, ids.group_outside))?;
     let mapped = mount::show_as(copy.as_fd(), &map).is_ok();
@@ -261,6 +276,6 @@ pub(super) fn c_path(path: &Path) -> CString {
 }
 
 /// A file of the host that can't be used.
-fn refuse(path: &Path, error: &io::Error, fix: &str) -> BackendError {
+pub(super) fn refuse(path: &Path, error: &io::Error, fix: &str) -> BackendError {
     BackendError::Files { path: path.to_owned(), why: error.to_string(), fix: fix.to_owned() }
 }

@@ -21,8 +21,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Sta
 /// A user and a group of the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Owner {
-    pub(super) user: u32,
-    pub(super) group: u32,
+    pub(in crate::container) user: u32,
+    pub(in crate::container) group: u32,
 }
 
 /// What a walk found.
@@ -65,7 +65,7 @@ impl Kind {
 
 /// Opens a file or folder of the host by its path, in which no link may be left: whoever could swap a
 /// part of it for a link since it was resolved gets an error.
-pub(super) fn open_as_resolved(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+pub(in crate::container) fn open_as_resolved(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(rustix::fs::openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
 }

@@ -96,12 +96,12 @@ impl Boundaries {
 
     /// The same if nothing stopped it before.
     fn choose(&self, profile: Profile) -> Answer {
-        let request = plain_request();
+        let request = plain_request(profile);
         let grant = match self.grant(profile, &request) {
             Ok(grant) => grant,
             Err(trouble) => return Answer::Stopped(trouble),
         };
-        match select(&self.candidates, &grant, &request.program).1 {
+        match select(&self.candidates, &grant, &request).1 {
             Ok(selected) => Answer::Runs { backend: selected.name, why: selected.why },
             Err(none) => Answer::Refused(none.refusals),
         }
@@ -239,17 +239,27 @@ fn trial(tried: &Result<Duration, Trouble>) -> Trial {
 }
 
 fn language(backend: &dyn Backend, lang: Lang) -> LanguageFound {
-    let script = Script { lang, origin: Origin::Inline, source: vec![], args: vec![] };
-    let (runs, why) = match backend.fit(&Program::Script(script), &Files::default()) {
-        Fit::No { why } => (false, why),
-        Fit::Yes { why } => (true, why),
+    let (runs, why) = match backend.fit(&plain_script(lang), &Files::default()) {
+        Fit::No { why, .. } => (false, why),
+        Fit::Unlikely { why, .. } | Fit::Yes { why } => (true, why),
     };
     LanguageFound { name: lang.name(), runs, why }
 }
 
-/// A request that asks for nothing beyond what every run has.
-fn plain_request() -> Request {
-    let program = Program::Command(Argv::new(c"true".into(), vec![]));
+/// A request that asks for nothing beyond what every run has: of the kind that a profile is for.
+fn plain_request(profile: Profile) -> Request {
+    match profile {
+        Profile::Compute | Profile::Untrusted => plain_script(Lang::Python),
+        Profile::Internal | Profile::Managed => plain(Program::Command(Argv::new(c"true".into(), vec![]))),
+    }
+}
+
+/// A script that does nothing.
+fn plain_script(lang: Lang) -> Request {
+    plain(Program::Script(Script { lang, origin: Origin::Inline, source: vec![], args: vec![] }))
+}
+
+fn plain(program: Program) -> Request {
     Request {
         program,
         files: vec![],

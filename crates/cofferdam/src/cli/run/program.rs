@@ -147,7 +147,7 @@ fn lang_of(path: &Path, source: &[u8]) -> Result<Option<Lang>, Unprepared> {
         return Ok(Lang::of_shebang(source));
     }
     let lang = Lang::of_extension(path.extension().and_then(OsStr::to_str).unwrap_or_default());
-    if lang.is_some() || source.starts_with(b"\x7fELF") {
+    if lang.is_some() || source.starts_with(b"\x7fELF") || source.starts_with(WASM) {
         return Ok(lang);
     }
     Err(Unprepared::request(
@@ -157,6 +157,9 @@ fn lang_of(path: &Path, source: &[u8]) -> Result<Option<Lang>, Unprepared> {
          its interpreter: `cofferdam run … -- perl - < FILE`",
     ))
 }
+
+/// How every file of WebAssembly begins.
+const WASM: &[u8] = b"\0asm";
 
 /// A file of the working directory as a program's name, which isn't looked up in `PATH`.
 fn executed(path: &CStr) -> CString {
@@ -216,7 +219,8 @@ fn where_it_lies(
         return Ok(Program::Script(Script { lang, origin, source: vec![], args }));
     }
     let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode());
-    if mode & 0o111 == 0 {
+    let is_wasm = inside.as_c_str().to_bytes().ends_with(b".wasm"); // the kernel doesn't execute it
+    if mode & 0o111 == 0 && !is_wasm {
         let message = format!("{} is not executable", quoted(path));
         let fix = "make it so with chmod +x, or pass it to its interpreter after --";
         return Err(Unprepared::request(FaultCode::NotExecutable, message, fix));

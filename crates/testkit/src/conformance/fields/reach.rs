@@ -140,7 +140,7 @@ for host in {:?}:
             way.connect((host, {port})); way.send(b'out')
         except OSError: pass
 try: socket.socket(socket.AF_UNIX).connect('\\0' + {:?})
-except OSError: pass
+except (AttributeError, OSError): pass
 print('tried')",
         canary.addresses(),
         canary.name,

@@ -1,0 +1,253 @@
+//! The backend: what WebAssembly enforces here, and which programs it runs.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
+use cofferdam_core::capability::{Capability, Gap, Offers};
+use cofferdam_core::files::Files;
+use cofferdam_core::grant::Grant;
+use cofferdam_core::outcome::RunId;
+use cofferdam_core::request::{Lang, Origin, Program, Request, Script};
+use cofferdam_sys::beneath::Folder as Beneath;
+
+use super::fit::{self, Misfit};
+use super::jail;
+use super::session::{Before, WasmSession, is_module};
+use super::setup::SetupError;
+use super::templates::Templates;
+use crate::container::Container;
+
+/// Runs programs in WebAssembly.
+pub struct Wasm {
+    /// Whose jails the workers are in.
+    container: Container,
+    own: WorkerProgram,
+    /// Where what was prepared is.
+    prepared: PathBuf,
+    templates: OnceLock<Result<Arc<Templates>, String>>,
+    offers: OnceLock<Offers>,
+}
+
+/// The program that is a worker if it is told so: whoever has this library in it, and calls
+/// [`worker::main`](super::worker::main) then.
+#[derive(Clone, Debug)]
+pub struct WorkerProgram {
+    /// Its path.
+    pub path: PathBuf,
+    /// The arguments that tell it so.
+    pub args: Vec<CString>,
+}
+
+/// What brings a Python.
+const SETUP: &str = "run `cofferdam setup python` once (a minute or two; or `cofferdam run --setup`)";
+
+/// The most of a script in a workspace that is looked at, in bytes.
+const LOOK_BYTES: u64 = 1 << 20;
+
+impl Wasm {
+    /// A backend whose workers are this program, in the jails of a container. `prepared` is the folder of what
+    /// was prepared, which need not be there.
+    #[must_use]
+    pub fn new(container: Container, own: WorkerProgram, prepared: PathBuf) -> Self {
+        Wasm { container, own, prepared, templates: OnceLock::new(), offers: OnceLock::new() }
+    }
+
+    /// Why no Python is ready, and what to do; none if one is.
+    #[must_use]
+    pub fn no_python(&self) -> Option<(String, String)> {
+        let nothing = |why: &str| Some((why.to_owned(), SETUP.to_owned()));
+        if !self.prepared.exists() {
+            return nothing("no Python is prepared for it"); // looking makes no folder
+        }
+        match self.templates() {
+            Ok(templates) if !templates.is_empty() => None,
+            Ok(_) => nothing("no Python is prepared for it, or not for this version and this processor"),
+            Err(why) => Some((why.clone(), format!("see to that, then {SETUP}"))),
+        }
+    }
+
+    /// Whether it could run a request if only a Python were ready.
+    #[must_use]
+    pub fn lacks_python_for(&self, request: &Request, files: &Files) -> bool {
+        let Program::Script(script) = &request.program else { return false };
+        let python = script.lang == Lang::Python && files.python.is_none();
+        python && self.no_python().is_some() && fit::deed(&script.source).is_none()
+    }
+
+    fn templates(&self) -> &Result<Arc<Templates>, String> {
+        self.templates.get_or_init(|| {
+            let words = |error: SetupError| {
+                let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+                format!("{error}{}", source.unwrap_or_default())
+            };
+            Templates::look(&self.prepared).map(Arc::new).map_err(words)
+        })
+    }
+
+    /// Whether a script of Python runs.
+    fn fit_python(&self, script: &Script, request: &Request, files: &Files) -> Fit {
+        let no = |why: String| Fit::No { why, fix: Some(ELSEWHERE.to_owned()) };
+        if files.python.is_some() {
+            return no("it has a Python of its own, not the one that was named".to_owned());
+        }
+        if let Some((why, fix)) = self.no_python() {
+            return Fit::No { why, fix: Some(fix) };
+        }
+        let templates = match self.templates() {
+            Ok(templates) => templates,
+            Err(why) => return no(why.clone()),
+        };
+        let workspace = files.workspace.as_ref().map(|workspace| workspace.host.as_path());
+        let source = match &script.origin {
+            Origin::Workspace(path) => {
+                let path = Path::new(OsStr::from_bytes(path.as_c_str().to_bytes()));
+                workspace.and_then(|workspace| read(workspace, path)).unwrap_or_default()
+            }
+            _ => script.source.clone(),
+        };
+        let beside = |module: &str| is_beside(module, request, script, workspace);
+        match fit::python(&source, templates.importable(), &beside) {
+            Ok(()) => {
+                let why = "it is Python that needs nothing but its own memory and files, so it makes no system \
+                           call at all";
+                Fit::Yes { why: why.to_owned() }
+            }
+            Err(Misfit { needs }) => {
+                Fit::Unlikely { why: format!("the program {needs}"), fix: Some(ELSEWHERE.to_owned()) }
+            }
+        }
+    }
+}
+
+/// What to do about a program that WebAssembly can't run, or hardly.
+const ELSEWHERE: &str = "a container runs it: --backend container --profile internal, if nobody outside controls \
+                         the program or what it reads";
+
+/// What a file of a workspace begins with.
+fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {
+    use std::io::Read as _;
+    let file = Beneath::open(workspace).ok()?.open_file(path.to_str()?).ok()?;
+    let mut source = vec![];
+    file.take(LOOK_BYTES).read_to_end(&mut source).ok()?;
+    Some(source)
+}
+
+/// Whether a module of a name lies where a script would find it: among the files of the request, or beside it
+/// in the workspace.
+fn is_beside(module: &str, request: &Request, script: &Script, workspace: Option<&Path>) -> bool {
+    let file = format!("{module}.py");
+    if request.files.iter().any(|put| put.name.as_c_str().to_bytes() == file.as_bytes()) {
+        return true;
+    }
+    let Some(workspace) = workspace else { return false };
+    let folder = match &script.origin {
+        Origin::Workspace(path) => {
+            let path = Path::new(OsStr::from_bytes(path.as_c_str().to_bytes()));
+            workspace.join(path.parent().unwrap_or(Path::new("")))
+        }
+        _ => workspace.to_owned(),
+    };
+    folder.join(&file).exists() || folder.join(module).is_dir()
+}
+
+impl Backend for Wasm {
+    fn offers(&self) -> &Offers {
+        self.offers.get_or_init(|| {
+            let jail = self.container.offers();
+            if jail.enforced().is_empty() {
+                return jail.clone();
+            }
+            let offers = jail.clone().with([Capability::NoAmbientAuthority]);
+            offers.without(
+                Capability::Tty,
+                "WebAssembly has no terminals",
+                "run without -t, or in a container: --backend container --profile internal",
+            )
+        })
+    }
+
+    fn gaps(&self, grant: &Grant) -> Vec<Gap> {
+        let gaps = self.container.gaps(grant).into_iter();
+        let mut gaps: Vec<_> =
+            gaps.filter(|gap| !self.offers().enforced().contains(&gap.capability)).collect();
+        let tty =
+            self.offers().missing(grant.asks()).into_iter().filter(|gap| gap.capability == Capability::Tty);
+        gaps.retain(|gap| gap.capability != Capability::Tty);
+        gaps.extend(tty);
+        gaps
+    }
+
+    fn traces(&self, run: &RunId) -> Vec<String> {
+        self.container.traces(run)
+    }
+
+    fn sweep(&self, traces: &[String]) -> Result<(), BackendError> {
+        self.container.sweep(traces)
+    }
+
+    fn fit(&self, request: &Request, files: &Files) -> Fit {
+        match &request.program {
+            Program::Script(script) if script.lang == Lang::Python => self.fit_python(script, request, files),
+            Program::Script(script) => {
+                Fit::No { why: format!("it has no {}", script.lang.name()), fix: Some(ELSEWHERE.to_owned()) }
+            }
+            Program::Command(argv) if is_module(argv.program()) => {
+                Fit::Yes { why: "it is WebAssembly, which can do nothing that it isn't given".into() }
+            }
+            Program::Command(argv) => Fit::No {
+                why: format!(
+                    "it runs Python and `.wasm` files, and has no `{}`",
+                    argv.program().to_string_lossy().escape_debug()
+                ),
+                fix: Some(ELSEWHERE.to_owned()),
+            },
+        }
+    }
+
+    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+        Box::pin(async move {
+            let templates = self
+                .templates()
+                .clone()
+                .map_err(|why| BackendError::host("use what was prepared")(std::io::Error::other(why)))?;
+            let fittings = jail::fittings(self.own.path.clone(), templates.folder());
+            let gaps = self.gaps(&grant);
+            let mut jail = self.container.open_with(run, &grant, &gaps, &fittings).await?;
+            let missing = gaps.iter().any(|gap| gap.capability == Capability::NoAmbientAuthority);
+            jail.enforced_mut().remove(&Capability::Tty);
+            if !missing {
+                jail.enforced_mut().insert(Capability::NoAmbientAuthority);
+            }
+            let mut session = WasmSession {
+                jail: Box::new(jail),
+                templates,
+                worker_args: self.own.args.clone(),
+                workspace: grant.files().workspace.clone(),
+                memory_bytes: grant.limits().memory_bytes,
+                shown: first_names(grant.files()),
+                worker: None,
+                modules: Default::default(),
+                before: Before::default(),
+                cpu_at_the_end: None,
+            };
+            session.employ_ahead().await;
+            Ok(Box::new(session) as Box<dyn Session>)
+        })
+    }
+}
+
+/// The first names of the paths at which something is shown, other than in folders that can be written.
+fn first_names(files: &Files) -> Vec<String> {
+    let first = |shown: &cofferdam_core::files::Shown| {
+        let name = shown.guest.as_path().components().nth(1)?;
+        Some(name.as_os_str().to_str()?.to_owned())
+    };
+    let mut names: Vec<_> = files.shown.iter().filter_map(first).collect();
+    names.retain(|name| name != "home" && name != "tmp");
+    names.sort();
+    names.dedup();
+    names
+}

@@ -1,0 +1,627 @@
+//! A Wasm sandbox that is open: a container as the jail, and in it a worker that has a program open.
+//!
+//! Files, quotas, collection, the end of everything and the counts are the container's. A program runs in the
+//! worker, in an instance of its own. Where it has exited, the same worker serves the next run once what is
+//! left of the last is gone, which is looked at from outside; one whose program the engine ended, or that was
+//! sent a signal, is replaced.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_core::artifact::Collect;
+use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, Running, Session};
+use cofferdam_core::capability::Capability;
+use cofferdam_core::files::Workspace;
+use cofferdam_core::outcome::Usage;
+use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable, WindowSize};
+use cofferdam_sys::beneath::Folder as Beneath;
+use cofferdam_sys::process::Space;
+use cofferdam_sys::{fd, fdpass};
+use tokio::sync::{Mutex, watch};
+
+use super::jail;
+use super::setup::Prepared;
+use super::talk::{Answer, End, Talk};
+use super::templates::Templates;
+use super::wire::{self, Preopen, ToWorker, Trap};
+use crate::container::{ContainerSession, Inside, Pipes, Streams};
+
+/// The longest source that is read out of a workspace, in bytes: what `run` takes of a file elsewhere.
+const SOURCE_BYTES: u64 = 64 << 20;
+
+/// How long a worker may take to wipe what a program left, before a new one is cheaper.
+const RENEWING: Duration = Duration::from_secs(2);
+
+/// A Wasm sandbox that is open.
+pub(super) struct WasmSession {
+    pub(super) jail: Box<ContainerSession>,
+    pub(super) templates: Arc<Templates>,
+    /// What makes a worker of the product's own program.
+    pub(super) worker_args: Vec<CString>,
+    pub(super) workspace: Option<Workspace>,
+    /// The most linear memory of a program.
+    pub(super) memory_bytes: u64,
+    /// The folders of the host's that are shown, by the first name of their paths inside.
+    pub(super) shown: Vec<String>,
+    /// The process that runs programs, if one does.
+    pub(super) worker: Option<Worker>,
+    /// Modules that were put, by name: what is run of them is prepared outside.
+    pub(super) modules: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) before: Before,
+    /// What the worker had used when it was halted.
+    pub(super) cpu_at_the_end: Option<Duration>,
+}
+
+/// What there was when the sandbox was opened or renewed.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    /// The state of the one file system that can be written, once it is set up.
+    space: Option<Space>,
+    cpu: Duration,
+    /// The memory that the worker took for itself.
+    memory_bytes: u64,
+    /// Whether the kernel's peak of memory may be an earlier run's.
+    peak_is_old: bool,
+}
+
+/// A process that runs programs.
+pub(super) struct Worker {
+    talk: Arc<Talk>,
+    /// Its number among those that the agent has started.
+    number: usize,
+    code: Code,
+    opened: bool,
+    /// The last program that it was given.
+    last: Option<usize>,
+}
+
+/// What a worker has open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    /// A template, by its place in the list.
+    Python(usize),
+    /// A module.
+    Module(PathBuf),
+}
+
+/// A program, taken apart for a worker.
+struct Wanted {
+    name: CString,
+    open: (Code, wire::Kind),
+    script: Option<wire::Script>,
+    argv: Vec<CString>,
+}
+
+impl Session for WasmSession {
+    fn enforced(&self) -> &std::collections::BTreeSet<Capability> {
+        self.jail.enforced()
+    }
+
+    fn is_alive(&self) -> bool {
+        let works = |worker: &Worker| !worker.talk.is_spoiled() && self.jail.processes() > 1;
+        self.jail.is_alive() && self.worker.as_ref().is_none_or(works)
+    }
+
+    fn put(&mut self, file: File) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(async move {
+            self.settle_in().await?;
+            if is_module(file.name.as_c_str()) {
+                self.modules.insert(file.name.as_c_str().to_bytes().to_vec(), file.bytes.clone());
+            }
+            self.jail.put(file).await
+        })
+    }
+
+    fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>> {
+        Box::pin(async move {
+            if self.jail.is_spent() {
+                return Err(BackendError::Spent);
+            }
+            match self.start(exec).await {
+                Ok(running) => Ok(Box::new(running) as Box<dyn Running>),
+                Err(error) => Err(self.jail.explained(error)),
+            }
+        })
+    }
+
+    fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>> {
+        Box::pin(async move {
+            if self.cpu_at_the_end.is_none() {
+                // What a process used that is killed with its namespace is told to nobody.
+                self.cpu_at_the_end = self.jail.cpu_of_the_other().ok();
+            }
+            let mut left = self.jail.halt().await?;
+            left.usage.cpu = left.usage.cpu.max(self.cpu_at_the_end.unwrap_or_default());
+            // The worker is ours; a program has no processes.
+            left.processes = left.processes.saturating_sub(u32::from(self.worker.is_some()));
+            left.usage = self.of_the_program(left.usage);
+            Ok(left)
+        })
+    }
+
+    fn get<'a>(&'a mut self, receiver: &'a mut dyn Collect) -> Boxed<'a, Result<(), BackendError>> {
+        self.jail.get(receiver)
+    }
+
+    fn settle(&mut self) -> Boxed<'_, Result<Option<Left>, BackendError>> {
+        Box::pin(async move {
+            if !self.has_exited().await || !self.jail.began_empty() || self.is_more_inside() {
+                return Ok(None);
+            }
+            let counts = self.jail.inside().group.counts();
+            if counts.oom_kills > 0 {
+                return Ok(None);
+            }
+            let usage = Usage {
+                cpu: self.jail.cpu_of_the_other()?,
+                memory_peak_bytes: counts.memory_peak_bytes,
+                processes_peak: None,
+            };
+            let (usage, limits_hit) = (self.of_the_program(usage), self.jail.fullness());
+            Ok(Some(Left { processes: 0, usage, limits_hit, out_of_memory: false }))
+        })
+    }
+
+    fn renew(mut self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+        Box::pin(async move {
+            match self.wipe().await {
+                Ok(true) => Ok(Some(self as Box<dyn Session>)),
+                // Something is left, or the worker is gone: neither is worth more than a new one.
+                Ok(false) | Err(_) => self.close().await.map(|()| None),
+            }
+        })
+    }
+
+    fn close(self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {
+        let WasmSession { jail, worker, .. } = *self;
+        drop(worker);
+        jail.close()
+    }
+}
+
+impl WasmSession {
+    /// Has a worker open what runs in most cases, before anybody asks. What goes wrong shows when something
+    /// is run.
+    pub(super) async fn employ_ahead(&mut self) {
+        if let Some(usual) = self.templates.usual(self.memory_bytes) {
+            let _ = self.hire(Code::Python(usual), wire::Kind::Python).await;
+        }
+    }
+
+    /// Starts a program.
+    async fn start(&mut self, exec: Exec) -> Result<WasmRunning, BackendError> {
+        let Exec { program, environment, terminal, stdin } = exec;
+        if terminal.is_some() {
+            return Err(BackendError::host("make the program's terminal")(io::ErrorKind::Unsupported.into()));
+        }
+        if self.is_busy().await {
+            let program = CString::new(program.name()).unwrap_or_default();
+            return Err(BackendError::Exec { program, source: io::ErrorKind::ResourceBusy.into() });
+        }
+        let wanted = self.wanted(program).await?;
+        self.employ(&wanted).await?;
+        let Wanted { name, script, argv, .. } = wanted;
+        let envp = variables(self.jail.environment(), environment);
+        let seed = fd::random_bytes().map_err(BackendError::host("read random bytes"))?;
+        let run = ToWorker::Run { script, argv, envp, seed };
+        let (pipes, inside) = Pipes::make(stdin).map_err(BackendError::host("make the program's pipes"))?;
+        let worker = self.worker.as_mut().ok_or(BackendError::Gone)?;
+        let number = match worker.talk.run(&run, inside.each_ref().map(AsFd::as_fd)).await? {
+            Answer::Done(number) => number,
+            Answer::Refused(why) => {
+                return Err(BackendError::Exec { program: name, source: io::Error::other(why) });
+            }
+        };
+        worker.last = Some(number);
+        let (talk, process) = (Arc::clone(&worker.talk), worker.number);
+        let inside = Arc::clone(self.jail.inside());
+        let streams = Streams::Pipes(pipes);
+        let (killed, ending) = (watch::Sender::new(None), Mutex::default());
+        Ok(WasmRunning { inside, talk, process, number, streams, killed, ending })
+    }
+
+    /// Whether a program runs. Its end may be there and not heard yet.
+    async fn is_busy(&self) -> bool {
+        let Some(Worker { talk, last: Some(last), .. }) = &self.worker else { return false };
+        if talk.is_spoiled() {
+            return false; // it is replaced
+        }
+        tokio::time::timeout(Duration::ZERO, talk.end_of(*last)).await.is_err()
+    }
+
+    /// Whether a program has run and exited, and the worker can go on.
+    async fn has_exited(&self) -> bool {
+        let Some(Worker { talk, last: Some(last), .. }) = &self.worker else { return false };
+        let end = tokio::time::timeout(Duration::ZERO, talk.end_of(*last)).await;
+        matches!(end, Ok(Ok(Some(End::Exited(_))))) && !talk.is_spoiled() && !self.jail.is_spent()
+    }
+
+    /// Whether there is a process that isn't the agent or the worker.
+    fn is_more_inside(&self) -> bool {
+        self.jail.processes() != 2
+    }
+
+    /// Waits until the worker, if there is one, has its program open, and looks at the sandbox as it is new.
+    async fn settle_in(&mut self) -> Result<(), BackendError> {
+        if let Some(worker) = self.worker.as_mut().filter(|worker| !worker.opened) {
+            match worker.talk.opened().await {
+                Ok(Answer::Done(())) => worker.opened = true,
+                Ok(Answer::Refused(why)) => {
+                    let action = "open what was prepared (`cofferdam setup python` makes it anew)";
+                    return Err(BackendError::host(action)(io::Error::other(why)));
+                }
+                Err(error) => return Err(self.jail.explained(error)),
+            }
+        }
+        if self.before.space.is_none() {
+            self.before.space = Some(self.jail.space()?);
+            self.before.memory_bytes = self.jail.inside().group.memory_bytes().unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// Sees that a worker has this open and can be given a program.
+    async fn employ(&mut self, wanted: &Wanted) -> Result<(), BackendError> {
+        let fits = |worker: &Worker| worker.code == wanted.open.0 && !worker.talk.is_spoiled();
+        if !self.worker.as_ref().is_some_and(fits) {
+            self.dismiss().await?;
+            let (code, kind) = wanted.open.clone();
+            self.hire(code, kind).await?;
+        }
+        match self.settle_in().await {
+            // A module can be wrong in itself; a template is ours.
+            Err(BackendError::Host { source, .. }) if matches!(wanted.open.0, Code::Module(_)) => {
+                Err(BackendError::Exec { program: wanted.name.clone(), source })
+            }
+            result => result,
+        }
+    }
+
+    /// Starts a worker and tells it what to open.
+    async fn hire(&mut self, code: Code, kind: wire::Kind) -> Result<(), BackendError> {
+        let failed = |action: &str| BackendError::host(action.to_owned());
+        let (ours, theirs) = fdpass::pair().map_err(failed("make the worker's socket"))?;
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null");
+        let null = OwnedFd::from(null.map_err(failed("open /dev/null"))?);
+        let streams = [theirs.as_fd(), null.as_fd(), null.as_fd()];
+        let argv = jail::worker_argv(&self.worker_args);
+        let number = self.jail.start_ours(argv, streams).await?;
+        let talk = Arc::new(Talk::new(ours).map_err(failed("open the worker's socket"))?);
+        let open = ToWorker::Open {
+            module: self.module_inside(&code),
+            kind,
+            memory_bytes: self.memory_bytes,
+            preopens: self.preopens(&code),
+        };
+        self.worker = Some(Worker { talk: Arc::clone(&talk), number, code, opened: false, last: None });
+        talk.open(&open).await
+    }
+
+    /// Ends the worker, if there is one, and waits until it is gone.
+    async fn dismiss(&mut self) -> Result<(), BackendError> {
+        let Some(worker) = self.worker.take() else { return Ok(()) };
+        let inside = self.jail.inside();
+        inside.agent.signal(KILL).await?;
+        crate::channel::in_time(inside.agent.end_of(worker.number)).await?.ok_or(BackendError::Gone)?;
+        Ok(())
+    }
+
+    /// Has everything of the last run removed, and sees that it is.
+    async fn wipe(&mut self) -> Result<bool, BackendError> {
+        let Some(worker) = &mut self.worker else { return Ok(false) };
+        let renewed = tokio::time::timeout(RENEWING, worker.talk.renew()).await;
+        if !matches!(renewed, Ok(Ok(()))) {
+            worker.talk.spoil();
+            return Ok(false);
+        }
+        worker.last = None;
+        self.jail.forget_put();
+        self.modules.clear();
+        let as_new = Some(self.jail.space()?) == self.before.space;
+        if !as_new || self.is_more_inside() || !self.is_alive() {
+            return Ok(false);
+        }
+        let group = &self.jail.inside().group;
+        self.before = Before {
+            space: self.before.space,
+            cpu: self.jail.cpu_of_the_other()?,
+            memory_bytes: group.memory_bytes().unwrap_or(0),
+            peak_is_old: !group.forget_memory_peak(),
+        };
+        Ok(group.oom_kills() == 0)
+    }
+
+    /// What the program used, of what was counted of it and its worker together. It is a single thread.
+    fn of_the_program(&self, all: Usage) -> Usage {
+        let Before { cpu, memory_bytes, peak_is_old, .. } = &self.before;
+        let peak = all.memory_peak_bytes.filter(|_| !peak_is_old);
+        Usage {
+            cpu: all.cpu.saturating_sub(*cpu),
+            // What the worker gave back meanwhile isn't known: it can't be more than was allowed.
+            memory_peak_bytes: peak.map(|peak| peak.saturating_sub(*memory_bytes).min(self.memory_bytes)),
+            processes_peak: Some(1),
+        }
+    }
+
+    /// Takes a program apart, and puts the file in place that it comes with.
+    async fn wanted(&mut self, program: Program) -> Result<Wanted, BackendError> {
+        match program {
+            Program::Script(script) if script.lang == Lang::Python => self.wanted_python(script).await,
+            Program::Command(argv) if is_module(argv.program()) => {
+                let name = argv.program().to_owned();
+                let prepared = self.prepared(&name).await?;
+                let Prepared { module, kind } = prepared;
+                let argv = argv.words().map(CString::from).collect();
+                Ok(Wanted { name, open: (Code::Module(module), kind), script: None, argv })
+            }
+            other => {
+                let program = CString::new(other.name()).unwrap_or_default();
+                let why = "WebAssembly runs Python and `.wasm` files, and nothing else";
+                Err(BackendError::Exec { program, source: io::Error::other(why) })
+            }
+        }
+    }
+
+    async fn wanted_python(&mut self, script: Script) -> Result<Wanted, BackendError> {
+        let Script { origin, source, args, .. } = script;
+        let in_workspace = |path: &CStr| [b"/workspace/", path.to_bytes()].concat();
+        let (name, first, source) = match origin {
+            // The names by which the prelude knows them, and which `sys.argv` has.
+            Origin::Inline => (b"-c".to_vec(), c"-c".to_owned(), source),
+            Origin::Stdin => (b"-".to_vec(), c"-".to_owned(), source),
+            Origin::File(name) => {
+                let (path, first) = (in_workspace(name.as_c_str()), name.as_argument());
+                let file = File { name, bytes: source, executable: false };
+                self.settle_in().await?;
+                self.jail.put(file.clone()).await?;
+                (path, first, file.bytes)
+            }
+            Origin::Workspace(path) => {
+                let source = self.in_workspace(path.as_c_str())?;
+                (in_workspace(path.as_c_str()), path.as_argument(), source)
+            }
+        };
+        let current = match &self.worker {
+            Some(Worker { code: Code::Python(current), .. }) => Some(*current),
+            _ => None,
+        };
+        let template = self.templates.best(&source, current, self.memory_bytes);
+        let template = template.ok_or_else(|| BackendError::NoRoom {
+            limit: format!("limits.memory of {} bytes", self.memory_bytes),
+        })?;
+        let name = CString::new(name).unwrap_or_default();
+        let argv = std::iter::once(first).chain(args).collect();
+        let script = wire::Script { name: name.clone(), source };
+        Ok(Wanted { name, open: (Code::Python(template), wire::Kind::Python), script: Some(script), argv })
+    }
+
+    /// A module by the name that a program has, ready to be opened.
+    async fn prepared(&self, name: &CStr) -> Result<Prepared, BackendError> {
+        let refused = |source: io::Error| BackendError::Exec { program: name.to_owned(), source };
+        let path = name.to_bytes();
+        let path = path.strip_prefix(b"/workspace/").or(path.strip_prefix(b"./")).unwrap_or(path);
+        let bytes = match self.modules.get(path) {
+            Some(bytes) => bytes.clone(),
+            None => {
+                self.in_workspace(&CString::new(path).unwrap_or_default()).map_err(|error| match error {
+                    BackendError::Files { .. } => refused(io::Error::from_raw_os_error(ENOENT)),
+                    other => other,
+                })?
+            }
+        };
+        let templates = Arc::clone(&self.templates);
+        let made = tokio::task::spawn_blocking(move || templates.module(&bytes)).await;
+        let made = made.map_err(|error| refused(io::Error::other(error.to_string())))?;
+        made.map_err(|error| refused(io::Error::other(error.to_string())))
+    }
+
+    /// What a file of the host's workspace holds. It is read here, as it is shown inside.
+    fn in_workspace(&self, path: &CStr) -> Result<Vec<u8>, BackendError> {
+        use std::io::Read as _;
+        let read = |workspace: &Workspace| {
+            let path = path.to_str().map_err(|_| io::Error::from(io::ErrorKind::InvalidFilename))?;
+            let file = Beneath::open(&workspace.host)?.open_file(path)?;
+            let mut source = vec![];
+            file.take(SOURCE_BYTES).read_to_end(&mut source)?;
+            Ok::<_, io::Error>(source)
+        };
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let found = self.workspace.as_ref().ok_or_else(missing).and_then(read);
+        found.map_err(|error| BackendError::Files {
+            path: Path::new(&*path.to_string_lossy()).to_owned(),
+            why: error.to_string(),
+            fix: "name a file of the workspace that you can read".to_owned(),
+        })
+    }
+
+    /// Where a worker finds what it is to open.
+    fn module_inside(&self, code: &Code) -> CString {
+        jail::inside(
+            self.templates.folder(),
+            match code {
+                Code::Python(template) => &self.templates.of(*template).module,
+                Code::Module(path) => path,
+            },
+        )
+    }
+
+    /// The folders that a program sees.
+    fn preopens(&self, code: &Code) -> Vec<Preopen> {
+        match code {
+            Code::Python(template) => {
+                jail::python_preopens(self.templates.folder(), self.templates.of(*template))
+            }
+            Code::Module(_) => jail::module_preopens(&self.shown),
+        }
+    }
+}
+
+/// SIGKILL, as it is sent and as it is told.
+const KILL: i32 = 9;
+const KILLED: u8 = 9;
+
+/// SIGABRT, which is how a program ends that gives up.
+const ABORT: u8 = 6;
+
+/// ENOENT of `asm-generic/errno-base.h`.
+const ENOENT: i32 = 2;
+
+/// Whether a program's name is that of a module.
+pub(super) fn is_module(name: &CStr) -> bool {
+    name.to_bytes().ends_with(b".wasm")
+}
+
+/// A program's environment: ours, on top of it what was granted, and on top of that its own. Nothing of the
+/// host's.
+fn variables(granted: &[Variable], own: Vec<Variable>) -> Vec<CString> {
+    let ours = [
+        ("HOME", "/home/user"),
+        ("LANG", "C.UTF-8"),
+        ("LOGNAME", "user"),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("USER", "user"),
+    ];
+    let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
+    let mut lines = BTreeMap::new();
+    for variable in ours.chain(granted.iter().cloned()).chain(own) {
+        lines.insert(variable.name().to_owned(), variable.to_c_string());
+    }
+    lines.into_values().collect()
+}
+
+/// A program that runs in a worker.
+struct WasmRunning {
+    inside: Arc<Inside>,
+    talk: Arc<Talk>,
+    /// The worker's number among those that the agent has started.
+    process: usize,
+    /// The program's number among those that the worker has started.
+    number: usize,
+    streams: Streams,
+    /// The signal that ended it, if one did.
+    killed: watch::Sender<Option<u8>>,
+    ending: Mutex<Option<Ending>>,
+}
+
+/// Signals that end no program by themselves: SIGCHLD, SIGCONT, the stops, SIGURG and SIGWINCH of
+/// `asm-generic/signal.h`, as signal(7) has their dispositions. A module can't stop.
+const HARMLESS: [i32; 8] = [17, 18, 19, 20, 21, 22, 23, 28];
+
+impl Running for WasmRunning {
+    fn output(&self) -> Boxed<'_, Result<Option<Output>, BackendError>> {
+        Box::pin(self.streams.output())
+    }
+
+    fn write<'a>(&'a self, bytes: &'a [u8]) -> Boxed<'a, Result<(), BackendError>> {
+        Box::pin(self.streams.write(bytes))
+    }
+
+    fn close_stdin(&self) -> Boxed<'_, ()> {
+        Box::pin(self.streams.close_stdin())
+    }
+
+    /// WebAssembly has no signals, so that a program can't handle one: it ends of each that ends whoever
+    /// doesn't.
+    fn signal(&self, signal: i32) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(async move {
+            let ended = self.ending.try_lock().is_ok_and(|ending| ending.is_some());
+            if ended || HARMLESS.contains(&signal) {
+                return Ok(());
+            }
+            let told = tokio::time::timeout(Duration::ZERO, self.talk.end_of(self.number)).await;
+            if matches!(told, Ok(Ok(Some(_)))) {
+                return Ok(());
+            }
+            self.talk.spoil();
+            self.killed.send_replace(u8::try_from(signal).ok());
+            self.inside.agent.signal(KILL).await
+        })
+    }
+
+    fn resize(&self, _: WindowSize) -> Boxed<'_, Result<(), BackendError>> {
+        Box::pin(async { Ok(()) }) // there is no terminal
+    }
+
+    fn wait(&self) -> Boxed<'_, Result<Ending, BackendError>> {
+        Box::pin(async move {
+            let mut ending = self.ending.lock().await;
+            if let Some(ending) = *ending {
+                return Ok(ending);
+            }
+            let found = self.first_end().await;
+            if matches!(found, Ok(Ending::Lost) | Err(_)) {
+                self.inside.lose();
+            }
+            let found = found?;
+            *ending = Some(found);
+            Ok(found)
+        })
+    }
+}
+
+impl WasmRunning {
+    /// Waits for the first thing that ends the program.
+    async fn first_end(&self) -> Result<Ending, BackendError> {
+        let mut killed = self.killed.subscribe();
+        let killed = async {
+            let found = killed.wait_for(Option::is_some).await;
+            found.map_or(None, |signal| *signal)
+        };
+        let ending = tokio::select! {
+            biased;
+            () = self.inside.out_of_memory() => return Ok(Ending::OutOfMemory),
+            signal = killed => Ending::Signalled(signal.unwrap_or(KILLED)),
+            said = self.talk.end_of(self.number) => match said? {
+                Some(End::Exited(code)) => Ending::Exited(code),
+                // The engine refused what it asked for, which the kernel need not have noticed.
+                Some(End::Trapped(Trap::Memory)) => Ending::OutOfMemory,
+                Some(End::Trapped(Trap::Other | Trap::Stack | Trap::Unreachable)) => Ending::Signalled(ABORT),
+                None => Ending::Lost,
+            },
+            _ = self.inside.ended.readable() => Ending::Lost,
+        };
+        let ending = if ending == Ending::Lost { self.worker_gone().await } else { ending };
+        // What the kernel counted wins over what the worker said.
+        Ok(if self.inside.group.oom_kills() > 0 { Ending::OutOfMemory } else { ending })
+    }
+
+    /// The worker ended under its program: killed by the kernel for lack of memory, or broken.
+    async fn worker_gone(&self) -> Ending {
+        let killed = *self.killed.borrow();
+        if let Some(signal) = killed {
+            return Ending::Signalled(signal);
+        }
+        // The agent hears of it once the kernel has counted it.
+        let end = self.inside.agent.end_of(self.process);
+        let _ = tokio::time::timeout(Duration::from_secs(1), end).await;
+        Ending::Lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_of_the_programs_own_wins_and_nothing_is_the_hosts() {
+        let variable = |name: &str, value: &str| Variable::new(name, value).unwrap();
+        let granted = [variable("A", "granted"), variable("LANG", "de")];
+        let lines = variables(&granted, vec![variable("A", "own")]);
+        let lines: Vec<_> = lines.iter().map(|line| line.to_str().unwrap()).collect();
+        assert_eq!(
+            lines,
+            ["A=own", "HOME=/home/user", "LANG=de", "LOGNAME=user", "PYTHONDONTWRITEBYTECODE=1", "USER=user"]
+        );
+    }
+
+    #[test]
+    fn a_module_is_told_by_its_name() {
+        assert!(is_module(c"./a.wasm") && is_module(c"/workspace/b/c.wasm"));
+        assert!(!is_module(c"a.wasm.py") && !is_module(c"wasm"));
+    }
+}

