@@ -1,0 +1,653 @@
+"""What is put into a template of the Wasm backend before its snapshot is taken.
+
+The worker hands this text to the interpreter as one turn, then calls `_cofferdam_prepare` once, takes
+the snapshot, and calls `_cofferdam_run` once in every clone. Nothing here is a boundary: the program
+runs in the same interpreter and can reach all of it. The boundary is the Wasm instance and the worker's
+jail.
+
+Three things make a clone look like a fresh `python3 script.py`:
+
+* what a process draws or notes when it starts is drawn and noted again (generators, node, clock);
+* `__main__`, `sys.argv`, `sys.path[0]`, the standard streams and tracebacks are a script's own;
+* what ends a process is done: functions of `atexit`, clearing of `__main__`, flushing.
+"""
+
+import asyncio
+import atexit
+import builtins
+import errno
+import gc
+import hashlib
+import importlib
+import io
+import linecache
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tokenize
+import traceback
+import types
+import _sitebuiltins
+import _socket
+import _thread
+
+# The folder a program starts in, and the two that it can write to.
+_WORKSPACE = "/workspace"
+_TEMPORARY = "/tmp"
+
+# Who has what Wasm lacks, for the end of a message.
+_ELSEWHERE = "use --backend container or --backend microvm"
+
+# ---------------------------------------------------------------------------------------------
+# Randomness
+
+# Generators that existed when the snapshot was taken: every clone would draw the same from them.
+_generators = []
+
+
+def _find_generators():
+    """Every generator of the template, wherever it is kept: the modules' own and private ones."""
+    numpy_random = sys.modules.get("numpy.random")
+    found = []
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
+            found.append(thing)
+        elif numpy_random is not None and issubclass(kind, numpy_random.BitGenerator):
+            found.append(thing)
+    if numpy_random is not None:
+        # The legacy functions' one isn't tracked by the collector in every release.
+        legacy = numpy_random.mtrand._rand._bit_generator
+        if not any(thing is legacy for thing in found):
+            found.append(legacy)
+    return found
+
+
+def _reseed(seed):
+    """Gives every generator of the template a stream of its own.
+
+    `seed` is 32 bytes from the host, other ones for each run. What asks the host itself
+    (`os.urandom`, `secrets`, `SystemRandom`, `uuid4`, a generator made later) needs nothing.
+    """
+    for number, generator in enumerate(_generators):
+        own = hashlib.sha256(seed + number.to_bytes(4, "little")).digest()
+        if isinstance(generator, random.Random):
+            generator.seed(int.from_bytes(own, "little"))
+            continue
+        numpy_random = sys.modules["numpy.random"]
+        if type(generator) is numpy_random.MT19937:
+            words = [int.from_bytes(own[at : at + 4], "little") for at in range(0, 32, 4)]
+            generator._legacy_seeding(words)
+        else:
+            generator.state = type(generator)(int.from_bytes(own, "little")).state
+
+
+def _forget_the_template():
+    """What modules noted about the process that loaded them, and a new process notes itself."""
+    loaded = sys.modules.get
+    if uuid := loaded("uuid"):
+        # The node and the last time: version 1 to 7 are made of them.
+        for name in ("_node", "_last_timestamp", "_last_timestamp_v6", "_last_timestamp_v7"):
+            if hasattr(uuid, name):
+                setattr(uuid, name, None)
+        if hasattr(uuid, "_last_counter_v7"):
+            uuid._last_counter_v7 = 0
+    if tempfile := loaded("tempfile"):
+        tempfile._name_sequence = None
+        tempfile.tempdir = None
+    if logging := loaded("logging"):
+        logging._startTime = time.time_ns()
+    if process := loaded("multiprocessing.process"):
+        process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
+
+
+# ---------------------------------------------------------------------------------------------
+# asyncio without a socket pair
+
+
+class _Waiting:
+    """What the event loop calls its selector: it waits for time alone."""
+
+    def select(self, timeout=None):
+        if timeout is None:
+            # A loop with sockets would wait for ever; here nothing can ever come.
+            raise RuntimeError(
+                "every task of this event loop waits for something that no task, timer or callback "
+                "will bring, so it would never end"
+            )
+        if timeout > 0:
+            time.sleep(timeout)
+        return ()
+
+    def close(self):
+        pass
+
+    def get_map(self):
+        return {}
+
+
+def _refused(what):
+    """The error for what needs a system that isn't there, of the type the system would give."""
+    return OSError(errno.ENOTSUP, f"Not supported: the Wasm backend has no {what} ({_ELSEWHERE})")
+
+
+class _CofferdamEventLoop(asyncio.BaseEventLoop):
+    """An event loop of timers and callbacks: tasks, queues, locks, timeouts and groups work in it.
+
+    There is nothing to wake it from outside, since there are no threads, signals or sockets.
+    """
+
+    def __init__(self, selector=None):
+        super().__init__()
+        self._selector = _Waiting()
+
+    def _process_events(self, event_list):
+        pass
+
+    def _write_to_self(self):
+        pass
+
+    def run_in_executor(self, executor, func, *args):
+        if executor is None:
+            self._check_closed()
+            raise RuntimeError(_NO_THREAD)
+        return super().run_in_executor(executor, func, *args)
+
+    async def create_connection(self, *args, **kwargs):
+        raise _refused("network")
+
+    async def create_datagram_endpoint(self, *args, **kwargs):
+        raise _refused("network")
+
+    async def create_server(self, *args, **kwargs):
+        raise _refused("network")
+
+    async def create_unix_connection(self, *args, **kwargs):
+        raise _refused("sockets")
+
+    async def create_unix_server(self, *args, **kwargs):
+        raise _refused("sockets")
+
+    async def getaddrinfo(self, host, port, **kwargs):
+        return socket.getaddrinfo(host, port)
+
+    async def connect_read_pipe(self, *args, **kwargs):
+        raise NotImplementedError(f"the Wasm backend's event loop can't watch a pipe ({_ELSEWHERE})")
+
+    connect_write_pipe = connect_read_pipe
+
+    async def subprocess_exec(self, *args, **kwargs):
+        raise _refused("processes")
+
+    async def subprocess_shell(self, *args, **kwargs):
+        raise _refused("processes")
+
+
+def _install_event_loop():
+    """Makes `asyncio.run`, `new_event_loop` and the names of loop classes give ours."""
+    events = sys.modules["asyncio.unix_events"]
+    for module in (asyncio, events):
+        for name in ("EventLoop", "SelectorEventLoop", "_UnixSelectorEventLoop"):
+            if hasattr(module, name):
+                setattr(module, name, _CofferdamEventLoop)
+    for name in ("_UnixDefaultEventLoopPolicy", "_DefaultEventLoopPolicy"):
+        if policy := getattr(events, name, None):
+            policy._loop_factory = _CofferdamEventLoop
+    _CofferdamEventLoop.__name__ = _CofferdamEventLoop.__qualname__ = "CofferdamEventLoop"
+
+
+# ---------------------------------------------------------------------------------------------
+# Words for what doesn't fit
+
+_NO_THREAD = f"can't start new thread: the Wasm backend has no threads ({_ELSEWHERE})"
+
+# What of `os` a program asks for that Wasm hasn't got: it has no processes and no users.
+_OS_LACKS = {
+    "processes": (
+        "abort execl execle execlp execlpe execv execve execvp execvpe fork forkpty kill killpg nice "
+        "pidfd_open posix_spawn posix_spawnp spawnl spawnle spawnlp spawnlpe spawnv spawnve spawnvp "
+        "spawnvpe system wait wait3 wait4 waitid waitpid getppid getpgid getpgrp getsid setsid"
+    ).split(),
+    "users": (
+        "chown fchown lchown getuid geteuid getgid getegid getgroups getlogin getresuid getresgid "
+        "initgroups setuid seteuid setgid setegid setgroups umask chroot"
+    ).split(),
+    "pipes": "mkfifo mknod pipe pipe2 openpty".split(),
+    "schedulers": "getloadavg sched_getaffinity sched_setaffinity sched_yield".split(),
+}
+_OS_WHY = {name: what for what, names in _OS_LACKS.items() for name in names}
+
+# Modules of the standard library that this build lacks, with what they need.
+_MODULE_NEEDS = {
+    "_ssl": "TLS",
+    "ssl": "TLS",
+    "_posixsubprocess": "processes",
+    "_multiprocessing": "processes",
+    "_posixshmem": "shared memory between processes",
+    "fcntl": "file locks",
+    "grp": "users",
+    "pwd": "users",
+    "resource": "resource limits of its own",
+    "syslog": "system log",
+    "termios": "terminals",
+    "pty": "terminals",
+    "tty": "terminals",
+    "_curses": "terminals",
+    "readline": "terminals",
+    "_tkinter": "screen",
+    "tkinter": "screen",
+    "turtle": "screen",
+}
+
+
+def _os_getattr(name):
+    message = f"module 'os' has no attribute {name!r}"
+    if what := _OS_WHY.get(name):
+        raise AttributeError(f"{message}: the Wasm backend has no {what} ({_ELSEWHERE})", name=name)
+    raise AttributeError(message, name=name, obj=os)
+
+
+def _start_no_thread(*args, **kwargs):
+    raise RuntimeError(_NO_THREAD)
+
+
+def _look_up_no_host(*args, **kwargs):
+    reason = f"Temporary failure in name resolution: the Wasm backend has no network ({_ELSEWHERE})"
+    raise socket.gaierror(-3, reason)
+
+
+def _open_no_socket(self, *args, **kwargs):
+    raise _refused("network")
+
+
+def _start_no_process(self, *args, **kwargs):
+    # As `Popen` leaves itself for its own `__del__` when it fails early.
+    self._child_created = False
+    self.returncode = None
+    raise OSError(
+        errno.ENOTSUP, f"wasi does not support processes: the Wasm backend has none ({_ELSEWHERE})"
+    )
+
+
+def _install_words():
+    os.__getattr__ = _os_getattr
+    threading._start_joinable_thread = _start_no_thread
+    _thread.start_joinable_thread = _start_no_thread
+    _thread.start_new_thread = _start_no_thread
+    subprocess.Popen.__init__ = _start_no_process
+    socket.socket.__init__ = _open_no_socket
+    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo"):
+        setattr(_socket, name, _look_up_no_host)
+        setattr(socket, name, _look_up_no_host)
+
+
+def _note(error):
+    """What to do about an error that ends the program, where its own words can't say it."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        if needs := _MODULE_NEEDS.get(top):
+            return f"cofferdam: {top} needs {needs}, which the Wasm backend hasn't got: {_ELSEWHERE}"
+        if top not in sys.stdlib_module_names and not error.name.startswith("_"):
+            return (
+                f"cofferdam: {top} isn't in this template of Python: `cofferdam setup python --with {top}` "
+                f"adds packages written in Python alone; for others {_ELSEWHERE}"
+            )
+    text = str(error)
+    if "unknown url type: https" in text or "HTTPSConnection" in text:
+        return f"cofferdam: https needs a network and TLS, which the Wasm backend hasn't got: {_ELSEWHERE}"
+    return None
+
+
+def _add_note(error):
+    """Adds the note to the first error of the chain that has one."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if note := _note(error):
+            error.add_note(note)
+            return
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+# ---------------------------------------------------------------------------------------------
+# Tracebacks
+
+
+def _own(code):
+    return code.co_filename == _own_file
+
+
+def _without_own_frames(trace):
+    """The traceback without the frames of this file and what lies below them at its start."""
+    while trace is not None and trace.tb_frame.f_code is not _body_code:
+        trace = trace.tb_next
+    trace = trace and trace.tb_next
+    at = trace
+    while at is not None:
+        while at.tb_next is not None and _own(at.tb_next.tb_frame.f_code):
+            at.tb_next = at.tb_next.tb_next
+        at = at.tb_next
+    return trace
+
+
+def _walk_stack(frame):
+    """`traceback.walk_stack`, which ends where the program does."""
+    if frame is None:
+        frame = sys._getframe().f_back
+    return _frames(frame)
+
+
+def _frames(frame):
+    while frame is not None and frame.f_code is not _body_code:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def _report(error):
+    """Prints an error that nothing caught, as the interpreter does for a script."""
+    trace = _without_own_frames(error.__traceback__)
+    error.__traceback__ = trace
+    _add_note(error)
+    sys.last_exc = sys.last_value = error
+    sys.last_type = type(error)
+    sys.last_traceback = trace
+    hook = getattr(sys, "excepthook", None)
+    if sys.stderr is None:
+        return
+    try:
+        if hook is None:
+            print("sys.excepthook is missing", file=sys.stderr)
+            sys.__excepthook__(type(error), error, trace)
+        else:
+            hook(type(error), error, trace)
+    except SystemExit:
+        raise
+    except BaseException as second:
+        second.__traceback__ = second.__traceback__.tb_next
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, trace)
+
+
+# ---------------------------------------------------------------------------------------------
+# A run
+
+
+def _open_streams():
+    """Fresh standard streams: those of the template may know another kind of file by the number."""
+    sys.stdin = sys.__stdin__ = _stream(0, "<stdin>", "r", "surrogateescape")
+    sys.stdout = sys.__stdout__ = _stream(1, "<stdout>", "w", "surrogateescape")
+    sys.stderr = sys.__stderr__ = _stream(2, "<stderr>", "w", "backslashreplace")
+
+
+def _stream(number, name, mode, errors):
+    try:
+        raw = io.FileIO(number, mode, closefd=False)
+    except OSError:
+        return None  # closed, as `python3 <&-` has it
+    raw.name = name
+    if mode == "r":
+        text = io.TextIOWrapper(io.BufferedReader(raw), "utf-8", errors)
+    else:
+        # Every line goes out when it is whole: what is printed before a deadline isn't lost.
+        text = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, "\n", True)
+    text.mode = mode
+    return text
+
+
+def _fresh_main(path):
+    """An empty `__main__`; `path` is the script's, or none for code that has no file."""
+    main = types.ModuleType("__main__")
+    main.__builtins__ = builtins
+    if path is None:
+        main.__loader__ = importlib.machinery.BuiltinImporter
+    else:
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+        main.__file__ = path
+    sys.modules["__main__"] = main
+    return main
+
+
+def _remember_lines(source, file):
+    """Lets tracebacks show the lines of a script even where no file of that name can be read."""
+    try:
+        encoding = tokenize.detect_encoding(io.BytesIO(source).readline)[0]
+        lines = io.StringIO(source.decode(encoding), None).read().splitlines(True)
+    except (LookupError, SyntaxError, UnicodeError):
+        return  # the compiler says it better
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    linecache.cache[file] = (len(source), None, lines, file)
+
+
+def _body(source, file, path):
+    """Compiles and runs a program. Its frame is the one that tracebacks start after."""
+    main = _fresh_main(path)
+    code = compile(source, file, "exec", dont_inherit=True)
+    if path is None:
+        linecache._register_code(code, source.decode("utf-8", "replace"), file)
+    exec(code, main.__dict__)
+
+
+def _execute(source, file, path):
+    """Runs the program, reports how it failed, and gives its exit status."""
+    try:
+        try:
+            _body(source, file, path)
+            return 0
+        except SystemExit:
+            raise
+        except KeyboardInterrupt as error:
+            _report(error)
+            return 130  # 128 + SIGINT, which is how the interpreter ends itself
+        except BaseException as error:
+            _report(error)
+            return 1
+    except SystemExit as error:
+        return _status(error.code)
+
+
+def _status(code):
+    """The exit status that `sys.exit(code)` asks for, as the system keeps it: eight bits."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF if -(1 << 31) <= code < 1 << 31 else 0xFF
+    if sys.stderr is not None:
+        try:
+            print(code, file=sys.stderr)
+        except Exception:
+            pass  # the interpreter says nothing either: there is nowhere left to say it
+    return 1
+
+
+def _flush():
+    """Flushes the standard streams; false if standard output couldn't take what it was given."""
+    sound = True
+    out = sys.stdout
+    try:
+        if out is not None and not out.closed:
+            out.flush()
+    except BaseException as error:
+        sound = False
+        what = ("Exception ignored while flushing sys.stdout", None)
+        error.__traceback__ = None
+        sys.unraisablehook(_Unraisable((type(error), error, None, *what)))
+        sys.stdout = None  # what it couldn't take is lost once, not with every try
+    try:
+        if sys.stderr is not None and not sys.stderr.closed:
+            sys.stderr.flush()
+    except BaseException:
+        sound = False
+    return sound
+
+
+def _unraisable_type():
+    """The type that `sys.unraisablehook` takes, which has no name: one is provoked and looked at."""
+
+    class Provocation:
+        def __del__(self):
+            raise ValueError
+
+    caught = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda seen: caught.append(type(seen))
+    Provocation()
+    sys.unraisablehook = hook
+    return caught[0]
+
+
+def _clear(module):
+    """Empties a module as the interpreter does when it ends: private names first."""
+    names = vars(module)
+    for name in [name for name in names if name[:1] == "_" and name[1:2] != "_"]:
+        names[name] = None
+    for name in [name for name in names if name != "__builtins__"]:
+        names[name] = None
+
+
+def _end(status):
+    """What ends a process: `atexit`, the ends of the program's own objects, what is still unwritten."""
+    atexit._run_exitfuncs()
+    sound = _flush()
+    for name, module in reversed(list(sys.modules.items())):
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or (name not in _loaded and file and not file.startswith(_library)):
+            _clear(module)
+    gc.collect()
+    return status if _flush() and sound else 120
+
+
+def _place(name):
+    """Where a program lies: what `__file__` and tracebacks say, and what `sys.path[0]` is."""
+    if name == "-c":
+        return "<string>", None, ""
+    if name == "-":
+        return "<stdin>", None, ""
+    path = name if name.startswith("/") else os.path.join(os.getcwd(), name)
+    return path, path, os.path.dirname(os.path.realpath(path))
+
+
+def _begin(argv, seed, environ, folder):
+    """What a new process starts with."""
+    _reseed(seed)
+    _forget_the_template()
+    if environ is not None:
+        os.environ.clear()
+        os.environ.update(environ)
+    os.environ.setdefault("MPLBACKEND", "agg")
+    os.environ.setdefault("MPLCONFIGDIR", f"{_TEMPORARY}/.matplotlib")
+    try:
+        os.chdir(folder)
+    except OSError:
+        pass  # it has no such folder, and the program may need none
+    sys.argv = list(argv)
+    sys.orig_argv = [sys.executable, *argv]
+
+
+def _cofferdam_run(source, name, argv, seed, environ=None, folder=_WORKSPACE):
+    """Runs a program as `python3` would, and gives its exit status.
+
+    `source` is its text as bytes. `name` is `-c`, `-` (it came on standard input) or the script's path,
+    absolute or in `folder`. `argv` is the whole of `sys.argv`. `seed` is 32 random bytes, other ones
+    for each run. `environ` replaces the environment that the template was made in; none leaves it.
+    """
+    template_main = sys.modules["__main__"]
+    _begin(argv, seed, environ, folder)
+    _open_streams()
+    file, path, first = _place(name)
+    sys.path.insert(0, first)
+    if path is not None:
+        _remember_lines(source, file)
+    status = _end(_execute(source, file, path))
+    sys.modules["__main__"] = template_main
+    return status
+
+
+# ---------------------------------------------------------------------------------------------
+# The template
+
+# Run once before the snapshot, so that no clone pays for what is done at first use.
+_WARM = b"""
+import sys
+def f(): return 1/0
+try: f()
+except Exception as e:
+    import traceback
+    traceback.format_exc()
+print(f"{1.5:.2f}", [1], {"a": {2}}, "\\u00e9", file=sys.stderr)
+class C: pass
+raise C("no")
+"""
+
+
+def _warm_up():
+    """Runs a small program and forgets it."""
+    streams = sys.stdin, sys.stdout, sys.stderr
+    main, path = sys.modules["__main__"], list(sys.path)
+    sys.stdin, sys.stdout, sys.stderr = io.StringIO(), io.StringIO(), io.StringIO()
+    try:
+        for name in ("-c", "/workspace/warm.py"):
+            file, place, _ = _place(name)
+            if place is not None:
+                _remember_lines(_WARM, file)
+            _execute(_WARM, file, place)
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = streams
+        sys.modules["__main__"], sys.path[:] = main, path
+        linecache.clearcache()
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+
+
+def _cofferdam_prepare(preload):
+    """The last step before the snapshot: imports `preload`, and gives what couldn't be imported.
+
+    Gives a list of `(module, reason)`. What is alive afterwards is never looked at by a clone's
+    garbage collection, so its pages stay shared between clones.
+    """
+    failed = []
+    os.environ.setdefault("MPLBACKEND", "agg")
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            failed.append((name, f"{type(error).__name__}: {error}"))
+    _warm_up()
+    for folder in [at for at in sys.path_importer_cache if not at.startswith(_library)]:
+        del sys.path_importer_cache[folder]
+    _generators[:] = _find_generators()
+    _loaded.update(sys.modules)
+    gc.collect()
+    gc.freeze()
+    return failed
+
+
+# What of the standard library's top level can be imported only in part or not at all is in
+# `_MODULE_NEEDS`; the rest of what is listed here is known to import (docs/python-modules.md).
+def _cofferdam_importable():
+    """The names of all top-level modules that a program can import here."""
+    import pkgutil
+
+    names = set(sys.builtin_module_names) | {module.name for module in pkgutil.iter_modules()}
+    names |= {name for name in sys.stdlib_module_names if importlib.util.find_spec(name)}
+    return sorted(names - set(_MODULE_NEEDS))
+
+
+_own_file = _cofferdam_run.__code__.co_filename
+_body_code = _body.__code__
+_library = next(at for at in sys.path if at.endswith(".zip"))
+_loaded = set()
+_Unraisable = _unraisable_type()
+
+_install_event_loop()
+_install_words()
+traceback.walk_stack = _walk_stack
+# The interpreter is started without `site`, which gives a script these.
+builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
+builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
