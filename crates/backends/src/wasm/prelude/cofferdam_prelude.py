@@ -211,7 +211,8 @@ _OS_LACKS = {
     "processes": (
         "abort execl execle execlp execlpe execv execve execvp execvpe fork forkpty kill killpg nice "
         "pidfd_open posix_spawn posix_spawnp spawnl spawnle spawnlp spawnlpe spawnv spawnve spawnvp "
-        "spawnvpe system wait wait3 wait4 waitid waitpid getppid getpgid getpgrp getsid setsid"
+        "spawnvpe system wait wait3 wait4 waitid waitpid getppid getpgid getpgrp getsid setsid "
+        "WNOHANG"
     ).split(),
     "users": (
         "chown fchown lchown getuid geteuid getgid getegid getgroups getlogin getresuid getresgid "
@@ -232,16 +233,22 @@ _MODULE_NEEDS = {
     "fcntl": "file locks",
     "grp": "users",
     "pwd": "users",
-    "resource": "resource limits of its own",
-    "syslog": "system log",
-    "termios": "terminals",
-    "pty": "terminals",
-    "tty": "terminals",
-    "_curses": "terminals",
-    "readline": "terminals",
-    "_tkinter": "screen",
-    "tkinter": "screen",
-    "turtle": "screen",
+    "resource": "resource limits",
+    "syslog": "a system log",
+    "termios": "a terminal",
+    "pty": "a terminal",
+    "tty": "a terminal",
+    "_curses": "a terminal",
+    "curses": "a terminal",
+    "readline": "a terminal",
+    "_tkinter": "a screen",
+    "tkinter": "a screen",
+    "turtle": "a screen",
+    "_dbm": "a library of databases (sqlite3 is there)",
+    "_gdbm": "a library of databases (sqlite3 is there)",
+    "_interpreters": "interpreters beside the first",
+    "_remote_debugging": "other processes to look into",
+    "_zstd": "the Zstandard library",
 }
 
 
@@ -291,7 +298,8 @@ def _note(error):
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         if needs := _MODULE_NEEDS.get(top):
-            return f"cofferdam: {top.lstrip('_')} needs {needs}, which the Wasm backend hasn't got: {_ELSEWHERE}"
+            name = top.lstrip("_")
+            return f"cofferdam: {name} needs {needs}, which the Wasm backend doesn't have: {_ELSEWHERE}"
         if top not in sys.stdlib_module_names and not error.name.startswith("_"):
             return (
                 f"cofferdam: {top} isn't in this template of Python: `cofferdam setup python --with {top}` "
@@ -299,7 +307,7 @@ def _note(error):
             )
     text = str(error)
     if "unknown url type: https" in text or "HTTPSConnection" in text:
-        return f"cofferdam: https needs a network and TLS, which the Wasm backend hasn't got: {_ELSEWHERE}"
+        return f"cofferdam: https needs a network and TLS, which the Wasm backend doesn't have: {_ELSEWHERE}"
     return None
 
 
@@ -312,6 +320,43 @@ def _add_note(error):
             error.add_note(note)
             return
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+# ---------------------------------------------------------------------------------------------
+# What OpenSSL has elsewhere
+
+
+def _pbkdf2_hmac(hash_name, password, salt, iterations, dklen=None):
+    """PKCS 5 v2.0's second key derivation (RFC 8018, 5.2), which `hashlib` leaves to OpenSSL."""
+    inner, outer = hashlib.new(hash_name), hashlib.new(hash_name)
+    size = getattr(inner, "block_size", 64)
+    password = bytes(password)
+    if len(password) > size:
+        password = hashlib.new(hash_name, password).digest()
+    password = password.ljust(size, b"\0")
+    inner.update(password.translate(bytes(byte ^ 0x36 for byte in range(256))))
+    outer.update(password.translate(bytes(byte ^ 0x5C for byte in range(256))))
+
+    def mac(message):
+        first, second = inner.copy(), outer.copy()
+        first.update(message)
+        second.update(first.digest())
+        return second.digest()
+
+    if dklen is None:
+        dklen = outer.digest_size
+    if iterations < 1 or dklen < 1:
+        raise ValueError("iterations and dklen must be at least 1")
+    key = b""
+    for block in itertools.count(1):
+        if len(key) >= dklen:
+            return key[:dklen]
+        last = mac(bytes(salt) + block.to_bytes(4, "big"))
+        mixed = int.from_bytes(last, "big")
+        for _ in range(iterations - 1):
+            last = mac(last)
+            mixed ^= int.from_bytes(last, "big")
+        key += mixed.to_bytes(inner.digest_size, "big")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -675,6 +720,8 @@ _Unraisable = _unraisable_type()
 
 _install_event_loop()
 _install_words()
+if not hasattr(hashlib, "pbkdf2_hmac"):
+    hashlib.pbkdf2_hmac = _pbkdf2_hmac
 traceback.walk_stack = _walk_stack
 traceback.TracebackException = _TracebackWords
 # The interpreter is started without `site`, which gives a script these.
