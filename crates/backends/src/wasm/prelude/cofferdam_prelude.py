@@ -656,6 +656,55 @@ raise C("no")
 """
 
 
+# What modules do at first use, by the module that must have been loaded. None of it may draw from a
+# generator that can't be seeded again (SQLite's own), or leave anything behind.
+_WARM_WITH = {
+    "asyncio": """
+import asyncio
+async def f(): await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0))
+asyncio.run(f())
+""",
+    "json": "import json; json.loads(json.dumps({'a': [1, 2.5, None, 'x']}, indent=1))",
+    "_strptime": "from datetime import datetime; datetime.strptime('2026-01-02', '%Y-%m-%d')",
+    "tzdata": "from zoneinfo import ZoneInfo; ZoneInfo('Europe/Berlin')",
+    "numpy": """
+import numpy as np
+a = np.eye(3) * 2
+repr(np.linalg.solve(a, np.ones(3)) @ a), str(a), np.linalg.svd(a), np.linalg.eigvalsh(a), np.linalg.inv(a)
+np.fft.rfft(np.ones(8)), np.arange(5).mean(), np.sort(np.arange(3))
+""",
+    "pandas": """
+import io
+import pandas as pd
+d = pd.DataFrame({"a": [1, 2, 3], "b": list("xyx"), "c": [.5, None, 1.5]})
+d.a.sum(), d.groupby("b").a.agg(["sum", "mean"]), d.merge(d, on="b"), d.sort_values("a"), d.describe()
+str(d), repr(d.a), d.to_string(), d.to_json(), d.pivot_table(index="b", values="a"), d.b.value_counts()
+pd.read_csv(io.StringIO(d.to_csv(index=False))).dropna().fillna(0)
+s = pd.Series(range(3), pd.date_range("2026-01-01", periods=3)); s.resample("MS").sum(), str(s), pd.to_datetime(["2026-01-02"])
+d[d.a > 1].loc[:, ["a"]].iloc[0], d.b.str.upper(), d.apply(lambda r: r.a, axis=1), pd.concat([d, d])
+""",
+    "matplotlib.pyplot": """
+import io
+import matplotlib.pyplot as plt
+f, x = plt.subplots()
+x.plot([1, 2], label="a"); x.set_title("Title $x^2$"); x.legend(); x.bar([1], [2]); x.set_xlabel("x 0123456789.-")
+f.tight_layout(); f.savefig(io.BytesIO(), format="png"); plt.close("all")
+""",
+}
+
+
+def _warm_modules():
+    """Uses what was loaded once; gives what failed."""
+    failed = []
+    for name, code in _WARM_WITH.items():
+        if name in sys.modules:
+            try:
+                exec(compile(code, "<warm>", "exec"), {"__name__": "<warm>"})
+            except Exception as error:
+                failed.append((name, f"its first use failed: {type(error).__name__}: {error}"))
+    return failed
+
+
 def _warm_up():
     """Runs a small program and forgets it."""
     streams = sys.stdin, sys.stdout, sys.stderr
@@ -677,9 +726,9 @@ def _warm_up():
 
 
 def _cofferdam_prepare(preload):
-    """The last step before the snapshot: imports `preload`, and gives what couldn't be imported.
+    """The last step before the snapshot: imports `preload`, and uses once what is loaded.
 
-    Gives a list of `(module, reason)`. What is alive afterwards is never looked at by a clone's
+    Gives a list of `(module, reason)` of what failed. What is alive afterwards is never looked at by a clone's
     garbage collection, so its pages stay shared between clones.
     """
     failed = []
@@ -689,6 +738,7 @@ def _cofferdam_prepare(preload):
             importlib.import_module(name)
         except BaseException as error:
             failed.append((name, f"{type(error).__name__}: {error}"))
+    failed += _warm_modules()
     _warm_up()
     for folder in [at for at in sys.path_importer_cache if not at.startswith(_library)]:
         del sys.path_importer_cache[folder]
