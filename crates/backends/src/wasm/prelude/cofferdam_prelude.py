@@ -25,6 +25,8 @@ import linecache
 import os
 import random
 import socket
+import sqlite3
+import sqlite3.dbapi2
 import subprocess
 import sys
 import threading
@@ -104,6 +106,32 @@ def _forget_the_template():
         logging._startTime = time.time_ns()
     if process := loaded("multiprocessing.process"):
         process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
+
+
+def _with_own_random(connect):
+    """`sqlite3.connect` of databases whose `random()` is the host's.
+
+    SQLite seeds its own from the time in seconds and the number of the process, which is always the same
+    here, so two runs of one second would draw the same.
+    """
+
+    def connect_with_random(*args, **kwargs):
+        database = connect(*args, **kwargs)
+        database.create_function("random", 0, _random_integer)
+        database.create_function("randomblob", 1, _random_blob)
+        return database
+
+    connect_with_random.__name__ = connect_with_random.__qualname__ = "connect"
+    connect_with_random.__doc__ = connect.__doc__
+    return connect_with_random
+
+
+def _random_integer():
+    return int.from_bytes(os.urandom(8), "little", signed=True)
+
+
+def _random_blob(length):
+    return os.urandom(max(1, int(length or 0)))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -770,6 +798,7 @@ _Unraisable = _unraisable_type()
 
 _install_event_loop()
 _install_words()
+sqlite3.connect = sqlite3.dbapi2.connect = _with_own_random(sqlite3.connect)
 if not hasattr(hashlib, "pbkdf2_hmac"):
     hashlib.pbkdf2_hmac = _pbkdf2_hmac
 traceback.walk_stack = _walk_stack
