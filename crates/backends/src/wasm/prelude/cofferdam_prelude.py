@@ -55,19 +55,19 @@ _generators = []
 def _find_generators():
     """Every generator of the template, wherever it is kept: the modules' own and private ones."""
     numpy_random = sys.modules.get("numpy.random")
-    found = []
-    for thing in gc.get_objects():
-        kind = type(thing)
-        if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
-            found.append(thing)
-        elif numpy_random is not None and issubclass(kind, numpy_random.BitGenerator):
-            found.append(thing)
+    kinds = (random.Random,)
+    states = []
     if numpy_random is not None:
-        # The legacy functions' one isn't tracked by the collector in every release.
-        legacy = numpy_random.mtrand._rand._bit_generator
-        if not any(thing is legacy for thing in found):
-            found.append(legacy)
-    return found
+        kinds += (numpy_random.BitGenerator, numpy_random.RandomState)
+        states.append(numpy_random.mtrand._rand)  # that of `numpy.random.rand` and the like
+    # By type: to ask a thing for its class may run code of its own.
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    states += [thing for thing in found if type(thing).__name__ == "RandomState" and thing is not states[0]]
+    states = [state for state in states if type(state._bit_generator).__name__ == "MT19937"]
+    # A legacy state is seeded as a whole, since it keeps a number besides what its bits come from.
+    own = {id(state) for state in states} | {id(state._bit_generator) for state in states}
+    rest = [it for it in found if id(it) not in own and not isinstance(it, random.SystemRandom)]
+    return states + rest
 
 
 def _reseed(seed):
@@ -80,11 +80,8 @@ def _reseed(seed):
         own = hashlib.sha256(seed + number.to_bytes(4, "little")).digest()
         if isinstance(generator, random.Random):
             generator.seed(int.from_bytes(own, "little"))
-            continue
-        numpy_random = sys.modules["numpy.random"]
-        if type(generator) is numpy_random.MT19937:
-            words = [int.from_bytes(own[at : at + 4], "little") for at in range(0, 32, 4)]
-            generator._legacy_seeding(words)
+        elif type(generator).__name__ == "RandomState":
+            generator.seed([int.from_bytes(own[at : at + 4], "little") for at in range(0, 32, 4)])
         else:
             generator.state = type(generator)(int.from_bytes(own, "little")).state
 
