@@ -16,9 +16,11 @@ import asyncio
 import atexit
 import builtins
 import errno
+import functools
 import gc
 import hashlib
-import importlib
+import importlib.machinery
+import importlib.util
 import io
 import itertools
 import linecache
@@ -385,6 +387,62 @@ def _pbkdf2_hmac(hash_name, password, salt, iterations, dklen=None):
 
 
 # ---------------------------------------------------------------------------------------------
+# Caches that recursion doesn't exhaust
+
+
+def _functools_in_python():
+    """A second `functools` without its parts in C."""
+    spec = importlib.util.find_spec("functools")
+    module = importlib.util.module_from_spec(spec)
+    in_c = sys.modules["_functools"]
+    sys.modules["_functools"] = None
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.modules["_functools"] = in_c
+    return module
+
+
+def _lru_cache_wrapper(user_function, maxsize, typed, cache_info_type):
+    """What `functools.lru_cache` makes, for programs.
+
+    Each level of a recursion through the one in C takes half a KiB of the C stack of 112 KiB, so `fib(250)`
+    would fail. Calls from Python to Python take none: the depth is the usual one.
+    """
+    if maxsize is not None:
+        return _lru_cache_in_python(user_function, maxsize, typed, cache_info_type)
+    cache, nothing = {}, object()
+    hits = misses = 0
+
+    def wrapper(*args, **kwds):
+        nonlocal hits, misses
+        if kwds or typed:
+            key = functools._make_key(args, kwds, typed)
+        elif len(args) == 1 and type(args[0]) in (int, str):
+            key = args[0]  # so that f(1) and f(1.0) differ, as they do in C
+        else:
+            key = args
+        result = cache.get(key, nothing)
+        if result is nothing:
+            misses += 1
+            result = cache[key] = user_function(*args, **kwds)
+        else:
+            hits += 1
+        return result
+
+    def cache_info():
+        return cache_info_type(hits, misses, None, len(cache))
+
+    def cache_clear():
+        nonlocal hits, misses
+        cache.clear()
+        hits = misses = 0
+
+    wrapper.cache_info, wrapper.cache_clear = cache_info, cache_clear
+    return wrapper
+
+
+# ---------------------------------------------------------------------------------------------
 # Tracebacks
 
 
@@ -641,6 +699,8 @@ def _begin(argv, seed, environ, folder):
         os.chdir(folder)
     except OSError:
         pass  # it has no such folder, and the program may need none
+    # Of programs alone: what libraries of the template have made of it stays in C, and quick.
+    functools._lru_cache_wrapper = _lru_cache_wrapper
     sys.argv = list(argv)
     sys.orig_argv = [sys.executable, *argv]
 
@@ -789,6 +849,7 @@ def _cofferdam_importable():
 _own_file = _cofferdam_run.__code__.co_filename
 _body_code = _body.__code__
 _library = next(at for at in sys.path if at.endswith(".zip"))
+_lru_cache_in_python = _functools_in_python()._lru_cache_wrapper
 _loaded = set()
 _full_collections = [0]
 _Unraisable = _unraisable_type()
