@@ -2,5 +2,6 @@
 
 import os
 import platform
+import sys
 
-print(f"Hello from Python {platform.python_version()}, user {os.getuid()}, process {os.getpid()}.")
+print(f"Hello from Python {platform.python_version()} on {sys.platform}, process {os.getpid()}.")
