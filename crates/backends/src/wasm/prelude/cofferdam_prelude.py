@@ -36,6 +36,7 @@ import time
 import tokenize
 import traceback
 import types
+import warnings
 import _sitebuiltins
 import _socket
 import _thread
@@ -856,6 +857,8 @@ _Unraisable = _unraisable_type()
 
 _install_event_loop()
 _install_words()
+# A progress bar's watcher is a thread, which it does without after saying so to everybody.
+warnings.filterwarnings("ignore", message="tqdm:disabling monitor support")
 sqlite3.connect = sqlite3.dbapi2.connect = _with_own_random(sqlite3.connect)
 if not hasattr(hashlib, "pbkdf2_hmac"):
     hashlib.pbkdf2_hmac = _pbkdf2_hmac

@@ -97,6 +97,10 @@ def try_all():
 
 # What a user of a package must know.
 REMARKS = {
+    "PIL": "no JPEG, WebP or JPEG 2000 (PNG, GIF, BMP, PPM and the like work)",
+    "joblib": "whatever `n_jobs` says, one after another",
+    "sklearn": "whatever `n_jobs` says, one after another",
+    "tqdm": "without the thread that refreshes slow bars",
     "numpy": "**its default integer has 32 bits** (`np.arange(100_000).sum()` wraps; say `dtype=np.int64`)",
     "host": "of the interpreter's makers, for calls to its host; Cofferdam answers none",
     "pandas": "what it reads or makes from lists has 64-bit integers; what NumPy made keeps NumPy's 32",
