@@ -97,7 +97,7 @@ def try_all():
 
 # What a user of a package must know.
 REMARKS = {
-    "PIL": "no JPEG, WebP or JPEG 2000 (PNG, GIF, BMP, PPM and the like work)",
+    "PIL": "no JPEG, WebP or JPEG 2000, no TrueType fonts (PNG, TIFF, GIF, BMP, PPM and the like work)",
     "joblib": "whatever `n_jobs` says, one after another",
     "sklearn": "whatever `n_jobs` says, one after another",
     "tqdm": "without the thread that refreshes slow bars",
