@@ -21,6 +21,7 @@ import gc
 import hashlib
 import importlib.machinery
 import importlib.util
+import inspect
 import io
 import itertools
 import linecache
@@ -37,6 +38,7 @@ import tokenize
 import traceback
 import types
 import warnings
+import weakref
 import _sitebuiltins
 import _socket
 import _thread
@@ -491,6 +493,13 @@ def _frames(frame):
         frame = frame.f_back
 
 
+def _outer_frames(frame, context=1):
+    """`inspect.getouterframes`, which ends where the program does."""
+    found = _inspect_outer_frames(frame, context)
+    ours = [at for at, info in enumerate(found) if info.frame.f_code is _body_code]
+    return found[: ours[0]] if ours else found
+
+
 def _report(error):
     """Prints an error that nothing caught, as the interpreter does for a script."""
     trace = _without_own_frames(error.__traceback__)
@@ -583,19 +592,25 @@ def _body(source, file, path):
 def _execute(source, file, path):
     """Runs the program, reports how it failed, and gives its exit status."""
     try:
-        try:
-            _body(source, file, path)
+        error = _failure(source, file, path)
+        if error is None:
             return 0
-        except SystemExit:
-            raise
-        except KeyboardInterrupt as error:
-            _report(error)
-            return 130  # 128 + SIGINT, which is how the interpreter ends itself
-        except BaseException as error:
-            _report(error)
-            return 1
-    except SystemExit as error:
-        return _status(error.code)
+        # Outside of any handler, so that a hook sees no exception being handled, as in a process.
+        _report(error)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1  # 128 + SIGINT
+    except SystemExit as end:
+        return _status(end.code)
+
+
+def _failure(source, file, path):
+    """What nothing in the program caught, but for a wish to exit."""
+    try:
+        _body(source, file, path)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return error
+    return None
 
 
 def _status(code):
@@ -603,7 +618,7 @@ def _status(code):
     if code is None:
         return 0
     if isinstance(code, int):
-        return code & 0xFF if -(1 << 31) <= code < 1 << 31 else 0xFF
+        return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
     if sys.stderr is not None:
         try:
             print(code, file=sys.stderr)
@@ -661,19 +676,52 @@ def _is_new(name):
     return name not in _loaded
 
 
-def _end(status):
-    """What ends a process: `atexit`, the ends of the program's own objects, what is still unwritten."""
-    atexit._run_exitfuncs()
-    sound = _flush()
-    _clear(sys.modules["__main__"])
-    for name in reversed(list(itertools.takewhile(_is_new, reversed(sys.modules)))):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and not file.startswith(_library):
-            _clear(sys.modules[name])
+def _is_the_programs(name):
+    """Whether a module is one of the program's own files."""
+    file = getattr(sys.modules[name], "__file__", None)
+    return name == "__main__" or bool(file and not file.startswith(_library))
+
+
+def _collect():
     # A full collection takes 0.1 ms even of nothing. A program that none has interrupted has all that
     # it made in the first generation.
     short = gc.get_count()[1:] == (0, 0) and gc.get_stats()[2]["collections"] == _full_collections[0]
     gc.collect(0 if short else 2)
+
+
+def _let_go():
+    """Ends the lives of what the program made: first as garbage, with its modules' names still there."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
+    new = list(itertools.takewhile(_is_new, reversed(sys.modules)))
+    names = ["__main__", *filter(_is_the_programs, new)]
+    held = [weakref.ref(sys.modules.pop(name)) for name in names]
+    _collect()
+    for reference in held:
+        if (module := reference()) is not None:
+            _clear(module)
+            del module
+            gc.collect()
+    # What something of the library still holds isn't closed, but written.
+    for thing in gc.get_objects():
+        if type(thing) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom) and not thing.closed:
+            if thing not in (sys.stdin, sys.stdout, sys.stderr):
+                try:
+                    thing.flush()
+                except Exception:
+                    pass  # there is nobody to tell, as when a process ends
+
+
+def _end(status):
+    """What ends a process: `atexit`, the ends of the program's own objects, what is still unwritten."""
+    atexit._run_exitfuncs()
+    sound = _flush()
+    short_of_memory = isinstance(getattr(sys, "last_exc", None), MemoryError)
+    _let_go()
+    if short_of_memory:
+        sys.last_exc = MemoryError()  # for the worker, which says so
     return status if _flush() and sound else 120
 
 
@@ -863,6 +911,7 @@ sqlite3.connect = sqlite3.dbapi2.connect = _with_own_random(sqlite3.connect)
 if not hasattr(hashlib, "pbkdf2_hmac"):
     hashlib.pbkdf2_hmac = _pbkdf2_hmac
 traceback.walk_stack = _walk_stack
+_inspect_outer_frames, inspect.getouterframes = inspect.getouterframes, _outer_frames
 traceback.TracebackException = _TracebackWords
 # The interpreter is started without `site`, which gives a script these.
 builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
