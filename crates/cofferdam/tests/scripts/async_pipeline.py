@@ -27,6 +27,7 @@ async def numbers(upto):
 
 
 async def main():
+    print(asyncio.current_task().get_name())
     print(await asyncio.gather(fetch("slow", 0.02), fetch("quick", 0.001), fetch("bad", 0.005), return_exceptions=True))
 
     queue, results = asyncio.Queue(maxsize=3), []

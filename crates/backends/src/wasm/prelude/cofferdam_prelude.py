@@ -104,6 +104,7 @@ def _forget_the_template():
     if tempfile := loaded("tempfile"):
         tempfile._name_sequence = None
         tempfile.tempdir = None
+    threading._counter = itertools.count(1).__next__  # the first thread's name is Thread-1
     if logging := loaded("logging"):
         logging._startTime = time.time_ns()
     if process := loaded("multiprocessing.process"):
@@ -795,8 +796,13 @@ raise C("no")
 _WARM_WITH = {
     "asyncio": """
 import asyncio
-async def f(): await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0))
-asyncio.run(f())
+async def f():
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1): await asyncio.sleep(0.0001)
+loop = asyncio.new_event_loop()
+# With a name, or a program's own first task would be called Task-2.
+loop.run_until_complete(loop.create_task(f(), name="warm"))
+loop.close()
 """,
     "json": "import json; json.loads(json.dumps({'a': [1, 2.5, None, 'x']}, indent=1))",
     "_strptime": "from datetime import datetime; datetime.strptime('2026-01-02', '%Y-%m-%d')",
