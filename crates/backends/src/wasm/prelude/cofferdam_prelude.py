@@ -736,19 +736,27 @@ def _place(name):
     return path, path, os.path.dirname(os.path.realpath(path))
 
 
+# Without these Matplotlib looks for a screen, and says that it has no folder of its own.
+_MATPLOTLIB = {"MPLBACKEND": "agg", "MPLCONFIGDIR": f"{_TEMPORARY}/.matplotlib"}
+
+
 def _begin(argv, seed, environ, folder):
     """What a new process starts with."""
     _reseed(seed)
     _forget_the_template()
-    if environ is not None:
-        os.environ.clear()
-        os.environ.update(environ)
-    os.environ.setdefault("MPLBACKEND", "agg")
-    os.environ.setdefault("MPLCONFIGDIR", f"{_TEMPORARY}/.matplotlib")
-    try:
-        os.chdir(folder)
-    except OSError:
-        pass  # it has no such folder, and the program may need none
+    now = os.environ
+    wanted = {**_MATPLOTLIB, **(now if environ is None else environ)}
+    # Only what differs: the system's own table is written with each.
+    for name in [name for name in now if name not in wanted]:
+        del now[name]
+    for name, value in wanted.items():
+        if now.get(name) != value:
+            now[name] = value
+    if os.getcwd() != folder:
+        try:
+            os.chdir(folder)
+        except OSError:
+            pass  # it has no such folder, and the program may need none
     # Of programs alone: what libraries of the template have made of it stays in C, and quick.
     functools._lru_cache_wrapper = _lru_cache_wrapper
     sys.argv = list(argv)
@@ -845,24 +853,32 @@ def _warm_modules():
     return failed
 
 
+# How often: the interpreter rewrites code that ran a few times into quicker code, which would otherwise
+# happen in every clone, on pages of its own.
+_WARM_ROUNDS = 24
+
+
 def _warm_up():
-    """Runs a small program and forgets it."""
-    streams = sys.stdin, sys.stdout, sys.stderr
-    main, path = sys.modules["__main__"], list(sys.path)
-    sys.stdin, sys.stdout, sys.stderr = io.StringIO(), io.StringIO(), io.StringIO()
-    try:
-        for name in ("-c", "/workspace/warm.py"):
-            file, place, _ = _place(name)
-            if place is not None:
-                _remember_lines(_WARM, file)
-            _execute(_WARM, file, place)
-    finally:
-        sys.stdin, sys.stdout, sys.stderr = streams
-        sys.modules["__main__"], sys.path[:] = main, path
-        linecache.clearcache()
-        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-            if hasattr(sys, name):
-                delattr(sys, name)
+    """Goes through a whole run with a small program, and forgets it."""
+    streams = [(name, getattr(sys, name)) for name in ("stdin", "stdout", "stderr")]
+    streams += [(f"__{name}__", getattr(sys, f"__{name}__")) for name, _ in streams]
+    main, path, argv = sys.modules["__main__"], list(sys.path), sys.argv
+    for number in range(_WARM_ROUNDS):
+        _begin(["-c"], bytes(32), dict(os.environ), _WORKSPACE)
+        _open_streams()
+        sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True) for _ in "oe")
+        file, place, first = _place(("-c", "/workspace/warm.py")[number % 2])
+        sys.path.insert(0, first)
+        if place is not None:
+            _remember_lines(_WARM, file)
+        for source in (b"print(1)\n", _WARM):
+            _execute(source, file, place)
+            _flush()
+            _let_go()
+    for name, stream in streams:
+        setattr(sys, name, stream)
+    sys.modules["__main__"], sys.path[:], sys.argv = main, path, argv
+    linecache.clearcache()
 
 
 def _cofferdam_prepare(preload):
@@ -872,18 +888,19 @@ def _cofferdam_prepare(preload):
     garbage collection, so its pages stay shared between clones.
     """
     failed = []
-    os.environ.setdefault("MPLBACKEND", "agg")
+    for name, value in _MATPLOTLIB.items():
+        os.environ.setdefault(name, value)
     for name in preload:
         try:
             importlib.import_module(name)
         except BaseException as error:
             failed.append((name, f"{type(error).__name__}: {error}"))
     failed += _warm_modules()
+    _generators[:] = _find_generators()
+    _loaded.update(sys.modules)
     _warm_up()
     for folder in [at for at in sys.path_importer_cache if not at.startswith(_library)]:
         del sys.path_importer_cache[folder]
-    _generators[:] = _find_generators()
-    _loaded.update(sys.modules)
     gc.collect()
     gc.freeze()
     _full_collections[0] = gc.get_stats()[2]["collections"]
