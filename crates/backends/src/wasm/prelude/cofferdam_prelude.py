@@ -609,9 +609,17 @@ def _failure(source, file, path):
         _body(source, file, path)
     except SystemExit:
         raise
+    except MemoryError as error:
+        _reserve.clear()
+        return error
     except BaseException as error:
         return error
     return None
+
+
+# Given back when a program has used up its memory, so that there is some left to say so with, in bytes.
+# Nobody touches it before, so no clone has it in memory.
+_reserve = bytearray(2 << 20)
 
 
 def _status(code):
@@ -828,8 +836,10 @@ d = pd.DataFrame({"a": [1, 2, 3], "b": list("xyx"), "c": [.5, None, 1.5]})
 d.a.sum(), d.groupby("b").a.agg(["sum", "mean"]), d.merge(d, on="b"), d.sort_values("a"), d.describe()
 str(d), repr(d.a), d.to_string(), d.to_json(), d.pivot_table(index="b", values="a"), d.b.value_counts()
 pd.read_csv(io.StringIO(d.to_csv(index=False))).dropna().fillna(0)
-s = pd.Series(range(3), pd.date_range("2026-01-01", periods=3)); s.resample("MS").sum(), str(s), pd.to_datetime(["2026-01-02"])
-d[d.a > 1].loc[:, ["a"]].iloc[0], d.b.str.upper(), d.apply(lambda r: r.a, axis=1), pd.concat([d, d])
+s = pd.Series(range(3), pd.date_range("2026-01-01", periods=3))
+s.resample("MS").sum(), str(s), pd.to_datetime(["2026-01-02"])
+d[d.a > 1].loc[:, ["a"]].iloc[0], d.b.str.upper(), d.apply(lambda r: r.a, axis=1)
+pd.concat([d, d])
 """,
     "matplotlib.pyplot": """
 import io
