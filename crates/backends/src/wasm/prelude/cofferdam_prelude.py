@@ -43,7 +43,7 @@ import _sitebuiltins
 import _socket
 import _thread
 
-# The folder a program starts in, and the two that it can write to.
+# The folder that a program starts in, and the other one that it can write to.
 _WORKSPACE = "/workspace"
 _TEMPORARY = "/tmp"
 
@@ -894,8 +894,8 @@ def _warm_up():
 def _cofferdam_prepare(preload):
     """The last step before the snapshot: imports `preload`, and uses once what is loaded.
 
-    Gives a list of `(module, reason)` of what failed. What is alive afterwards is never looked at by a clone's
-    garbage collection, so its pages stay shared between clones.
+    Gives a list of `(module, reason)` of what failed. What is alive afterwards is never looked at by a
+    clone's garbage collection, so its pages stay shared between clones.
     """
     failed = []
     for name, value in _MATPLOTLIB.items():
@@ -930,7 +930,8 @@ def _cofferdam_importable():
 
 _own_file = _cofferdam_run.__code__.co_filename
 _body_code = _body.__code__
-_library = next(at for at in sys.path if at.endswith(".zip"))
+# Where the library lies, and packages that were added to the template: "/usr/local/lib/".
+_library = os.path.dirname(next(at for at in sys.path if at.endswith(".zip"))) + "/"
 _lru_cache_in_python = _functools_in_python()._lru_cache_wrapper
 _loaded = set()
 _full_collections = [0]
