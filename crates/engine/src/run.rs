@@ -452,18 +452,23 @@ impl<'a> Story<'a> {
             Err(_) => closing.elapsed(),
         };
         let left = self.take_stock(left.unwrap_or_default(), streams);
-        let told = match ended {
-            Ok(ended) => self.tell(ended, &left),
-            // What the requester can mend was refused; the rest is a failure of the host's or ours.
-            Err(Unstarted::Never(fault)) if fault.code.blame() == Blame::Request => self.refused(fault),
-            Err(Unstarted::Never(fault)) => self.failed(Ran::No, fault),
-            Err(Unstarted::Lost(fault)) => self.lost(fault),
-        };
+        let told = self.tell_of_either(ended, &left);
         let told = match closed {
             Ok(()) => told,
             Err(error) => told.with_hint(format!("{}; the next command sweeps again", crate::chain(&error))),
         };
         (told, fate)
+    }
+
+    /// How the program ended, or why there was none.
+    fn tell_of_either(self, ended: Result<Ended, Unstarted>, left: &Left) -> Told<'a> {
+        match ended {
+            Ok(ended) => self.tell(ended, left),
+            // What the requester can mend was refused; the rest is a failure of the host's or ours.
+            Err(Unstarted::Never(fault)) if fault.code.blame() == Blame::Request => self.refused(fault),
+            Err(Unstarted::Never(fault)) => self.failed(Ran::No, fault),
+            Err(Unstarted::Lost(fault)) => self.lost(fault),
+        }
     }
 
     /// Puts the request's files in place and starts its program.

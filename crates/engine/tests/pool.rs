@@ -294,7 +294,7 @@ fn a_sandbox_that_can_be_renewed_serves_the_next_job_of_the_same_grant() {
         assert!(backend.renewed() >= 9 - 1 - size, "{size}: {} renewed", backend.renewed());
         assert_eq!(backend.closed(), backend.opened().len());
         assert_eq!(std::fs::read_dir(state.path().join("runs")).unwrap().count(), 0);
-        let runs: std::collections::BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.run).collect();
+        let runs: BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.run).collect();
         assert_eq!(runs.len(), 9, "each has an identity of its own");
     }
 }
@@ -350,7 +350,7 @@ fn what_did_not_exit_by_itself_is_never_renewed() {
         let Told { backend, .. } = batch(Script { ending, ..renewable() }, 1, &vec![timed.clone(); 3]);
         assert_eq!(backend.renewed(), 0, "{ending:?}");
         let executed = backend.executed_in();
-        assert_eq!(executed.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{ending:?}");
+        assert_eq!(executed.iter().collect::<BTreeSet<_>>().len(), 3, "{ending:?}");
     }
 }
 
@@ -383,7 +383,7 @@ fn what_a_settled_sandbox_counted_is_the_outcomes() {
         memory_peak_bytes: Some(4096),
         processes_peak: Some(2),
     };
-    let left = Left { usage: usage.clone(), ..Left::default() };
+    let left = Left { usage, ..Left::default() };
     let Told { outcomes, .. } = batch(Script { left, ..renewable() }, 1, &vec![wide(); 3]);
     assert!(outcomes.iter().all(|outcome| outcome.usage == usage));
 }

@@ -11,7 +11,7 @@ use cofferdam_core::outcome::End;
 use cofferdam_core::policy::LimitsLayer;
 use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable};
 
-use super::trial::{Trial, exec, file, listen, new_run, python, said};
+use super::trial::{self, Trial, exec, file, listen, new_run, python, said};
 use super::{Broken, Checked, Needs, Subject, Verdict};
 
 /// Lists what is handed over: how it differs and its path, with what it holds.
@@ -98,11 +98,11 @@ pub(super) fn what_it_says_that_it_runs_runs_and_nothing_else(subject: &Subject)
         let script = Script { lang, origin, source: code.as_bytes().to_vec(), args: vec![] };
         let mut what = trial.python("");
         what.program = Program::Script(script.clone());
-        let fit = trial.backend.fit(&what.program, &Files::default());
+        let fit = trial.backend.fit(&trial::request(what.program.clone()), &Files::default());
         let ran = trial.run(what)?;
         match fit {
             Fit::Yes { .. } => ran.says("ran\n")?,
-            Fit::No { why } => {
+            Fit::No { why, .. } | Fit::Unlikely { why, .. } => {
                 ran.ends(End::Refused)?;
                 let message = ran.outcome.error.as_ref().map(|fault| fault.message.as_str());
                 must!(

@@ -275,7 +275,7 @@ impl Backend for Toy {
 
     fn fit(&self, request: &Request, files: &Files) -> Fit {
         if self.vice == Vice::RunsNothing {
-            return Fit::No { why: "there is nothing that it runs".into() };
+            return Fit::No { why: "there is nothing that it runs".into(), fix: None };
         }
         self.inner.fit(request, files)
     }

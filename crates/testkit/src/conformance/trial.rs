@@ -360,7 +360,7 @@ pub(super) fn file(name: &str, bytes: &[u8]) -> File {
     File { name: FileName::new(name).unwrap(), bytes: bytes.to_vec(), executable: false }
 }
 
-fn request(program: Program) -> Request {
+pub(super) fn request(program: Program) -> Request {
     Request {
         program,
         files: vec![],
