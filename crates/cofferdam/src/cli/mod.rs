@@ -35,6 +35,7 @@ struct Cli {
     command: Command,
 }
 
+#[cfg(feature = "wasm")]
 const EXAMPLES: &str = "\
 Examples:
   cofferdam setup python                              once, a minute or two
@@ -47,6 +48,19 @@ Examples:
 
 The default profile is `untrusted`: it never runs in a container, and in WebAssembly what fits that.
 Say `--profile internal` if nobody outside controls the program or what it reads.";
+
+#[cfg(not(feature = "wasm"))]
+const EXAMPLES: &str = "\
+Examples:
+  cofferdam run --profile internal script.py          run a script in a container
+  cofferdam run --profile internal -c 'print(1+1)'    run a line of Python
+  cofferdam run --profile internal -- make test       run any command
+  cofferdam batch --profile internal < jobs.jsonl     run a job a line
+  cofferdam doctor                                    what this machine can enforce
+  cofferdam doctor --exposure                         what code would inherit here without Cofferdam
+
+The default profile is `untrusted`: it never runs in a container. Say `--profile internal` if
+nobody outside controls the program or what it reads.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

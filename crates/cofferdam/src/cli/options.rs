@@ -95,7 +95,8 @@ pub(super) struct Options {
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
     accept_gap: Vec<Capability>,
     /// Prepare what the backend needs without asking, if it isn't: once, a minute or two
-    #[arg(long, help_heading = "Boundary")]
+    #[cfg_attr(feature = "wasm", arg(long, help_heading = "Boundary"))]
+    #[cfg_attr(not(feature = "wasm"), arg(skip))]
     pub(super) setup: bool,
     /// A label for the Outcome and the audit
     #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
