@@ -114,14 +114,3 @@ fn cargo_run_finds_the_one_program_that_the_readme_means() {
         .collect();
     assert_eq!(programs, ["cofferdam"]);
 }
-
-#[cfg(not(feature = "wasm"))]
-#[test]
-fn what_is_not_built_in_is_not_offered() {
-    for words in [&["--help"][..], &["run", "--help"], &["batch", "--help"]] {
-        let help = product().call(words).exits(0).stdout;
-        assert!(help.contains("Usage") && !help.contains("setup"), "{words:?}: {help}");
-    }
-    let ran = product().run(&["--setup", "-c", "print(1)"]).exits(125);
-    assert!(ran.stderr.contains("--setup"), "{ran:?}");
-}
