@@ -107,15 +107,16 @@ impl Event {
 
 /// Where events go.
 pub trait AuditSink: Send + Sync {
-    /// Appends one event of a run, and gives the span of that run so far.
+    /// Appends events of a run, at least one, and gives the span of that run so far. Either all of them are
+    /// in the log afterwards, or none.
     ///
-    /// Returns when the event is in the log's file. It is not synced: a power cut can lose it, a
+    /// Returns when they are in the log's file. It is not synced: a power cut can lose them, a
     /// killed process can't.
     ///
     /// # Errors
     ///
-    /// [`AuditError`] if it can't be written. What the event records must then not happen.
-    fn append(&self, run: &RunId, event: &Event) -> Result<AuditSpan, AuditError>;
+    /// [`AuditError`] if they can't be written. What they record must then not happen.
+    fn append(&self, run: &RunId, events: &[Event]) -> Result<AuditSpan, AuditError>;
 }
 
 /// The log can't take an event.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cofferdam_core::backend::Session;
-use cofferdam_core::grant::{Grant, SandboxKey};
+use cofferdam_core::grant::SandboxKey;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::{BackendName, Policy, PolicyHash, decide};
 use cofferdam_core::request::Request;
@@ -127,18 +127,16 @@ impl Pool {
 
     /// A parked sandbox that is exactly what a grant asks for, if there is one that lives, or one that can
     /// be renewed.
-    pub(crate) async fn take(&self, engine: &Engine, grant: &Grant, request: &Request) -> Option<Parked> {
-        let (_, selected) = select::select(&engine.candidates, grant, request);
-        let (backend, key) = (selected.ok()?.name, grant.sandbox_key());
+    pub(crate) async fn take(&self, backend: BackendName, key: &SandboxKey) -> Option<Parked> {
         loop {
-            if let Some(parked) = self.living(backend, &key).await {
+            if let Some(parked) = self.living(backend, key).await {
                 return Some(parked);
             }
-            if !self.would_have(&key) {
+            if !self.would_have(key) {
                 return None; // none of those that have been used is one like it
             }
             let renewing = self.renewing.lock().await; // one that is being renewed may be parked by now
-            if let Some(parked) = self.living(backend, &key).await {
+            if let Some(parked) = self.living(backend, key).await {
                 return Some(parked);
             }
             let used = self.used().pop_front()?;

@@ -33,7 +33,7 @@ use cofferdam_core::weaken::{self, Control, stop_at};
 
 use crate::Engine;
 use crate::pool::{Parked, Pool};
-use crate::select::{self, Selected};
+use crate::select::{self, NoBackend, Refusal, Selected};
 use crate::state::RunLock;
 use collect::Collected;
 #[cfg(fuzzing)]
@@ -74,6 +74,8 @@ struct Story<'a> {
     run: &'a RunId,
     /// Where its sandbox may have come from.
     pool: Option<&'a Pool>,
+    /// The sandbox that it got from there.
+    parked: Option<Parked>,
     began: Instant,
     started: SystemTime,
     times: Times,
@@ -152,7 +154,8 @@ impl Engine {
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> Outcome {
-        self.tell(Story::begin(self, run), None, request, grant, streams, keep).await
+        let (story, choice) = (Story::begin(self, run), Choice::of(self, &grant, &request));
+        self.tell(story, choice, request, grant, streams, keep).await
     }
 
     /// The same in a sandbox from a pool, if there is one that is exactly what the grant asks for. The
@@ -167,18 +170,22 @@ impl Engine {
         keep: Option<&mut dyn Keep>,
     ) -> Outcome {
         let began = Instant::now();
-        let parked = pool.take(self, &grant, &request).await;
+        let choice = Choice::of(self, &grant, &request);
+        let parked = match &choice.selected {
+            Ok(selected) => pool.take(selected.name, &grant.sandbox_key()).await,
+            Err(_) => None,
+        };
         let run = parked.as_ref().map_or_else(|| run.clone(), |parked| parked.run.clone());
-        let story = Story { pool: Some(pool), began, ..Story::begin(self, &run) };
-        let outcome = self.tell(story, parked, request, grant, streams, keep).await;
+        let story = Story { pool: Some(pool), parked, began, ..Story::begin(self, &run) };
+        let outcome = self.tell(story, choice, request, grant, streams, keep).await;
         pool.refill(); // it may have lost one without a program having started
         outcome
     }
 
-    async fn tell(
-        &self,
-        mut story: Story<'_>,
-        parked: Option<Parked>,
+    async fn tell<'a>(
+        &'a self,
+        mut story: Story<'a>,
+        choice: Choice<'a>,
         request: Request,
         grant: Grant,
         streams: &dyn Streams,
@@ -187,27 +194,14 @@ impl Engine {
         let labels = request.labels.clone();
         story.outcome.profile = Some(grant.profile());
         story.outcome.policy = Some(grant.policy().clone());
-        if let Err(error) = story.audit_start(&request, &grant) {
-            discard(parked).await;
-            return story.refused(fault::of_audit(&error)).end(labels);
-        }
-        stop_at("granted");
-        let deciding = Instant::now();
-        let (refusals, selected) = select::select(&self.candidates, &grant, &request);
-        for refusal in &refusals {
-            story.note(&Event::BackendRefused {
-                backend: refusal.name,
-                gaps: refusal.gaps.clone(),
-                why: refusal.why.clone(),
-            });
-        }
-        story.times.select = deciding.elapsed();
-        let told = match selected {
-            Ok(selected) => story.in_backend(parked, request, grant, selected, streams, keep).await,
-            Err(none) => {
-                discard(parked).await;
-                story.refused(no_backend(&none, grant.profile()))
-            }
+        story.times.select = choice.took;
+        let granted = choice.events(&request, &grant);
+        let told = match choice.selected {
+            Ok(selected) => story.in_backend(granted, request, grant, selected, streams, keep).await,
+            Err(none) => match story.append(&granted) {
+                Ok(()) => story.refused(no_backend(&none, grant.profile())),
+                Err(error) => story.refused(fault::of_audit(&error)),
+            },
         };
         told.end(labels)
     }
@@ -218,14 +212,37 @@ impl Engine {
         let mut story = Story::begin(self, run);
         story.outcome.profile = profile;
         let start = Event::TaskStart { program: request.program.name(), labels: request.labels.clone() };
-        story.note(&start);
+        story.note(&[start]);
         story.refused(fault).end(request.labels.clone())
     }
 }
 
-async fn discard(parked: Option<Parked>) {
-    if let Some(parked) = parked {
-        parked.discard().await;
+/// The backend that was chosen for a run.
+struct Choice<'a> {
+    /// Those that were passed over.
+    refusals: Vec<Refusal>,
+    selected: Result<Selected<'a>, NoBackend>,
+    took: Duration,
+}
+
+impl<'a> Choice<'a> {
+    fn of(engine: &'a Engine, grant: &Grant, request: &Request) -> Self {
+        let began = Instant::now();
+        let (refusals, selected) = select::select(&engine.candidates, grant, request);
+        Choice { refusals, selected, took: began.elapsed() }
+    }
+
+    /// What is recorded before anything starts.
+    fn events(&self, request: &Request, grant: &Grant) -> Vec<Event> {
+        let (program, labels) = (request.program.name(), request.labels.clone());
+        let start = Event::TaskStart { program, labels };
+        let policy = Event::PolicyLoaded { policy: grant.policy().clone(), profile: grant.profile() };
+        let refused = self.refusals.iter().map(|refusal| Event::BackendRefused {
+            backend: refusal.name,
+            gaps: refusal.gaps.clone(),
+            why: refusal.why.clone(),
+        });
+        [start, policy].into_iter().chain(refused).collect()
     }
 }
 
@@ -260,6 +277,7 @@ impl<'a> Story<'a> {
             engine,
             run,
             pool: None,
+            parked: None,
             began: Instant::now(),
             started: SystemTime::now(),
             times: Times::default(),
@@ -269,26 +287,20 @@ impl<'a> Story<'a> {
         }
     }
 
-    fn append(&mut self, event: &Event) -> Result<(), AuditError> {
+    fn append(&mut self, events: &[Event]) -> Result<(), AuditError> {
         if weaken::is_off(Control::Audit) {
             return Ok(());
         }
-        self.span = Some(self.engine.audit.append(self.run, event)?);
+        self.span = Some(self.engine.audit.append(self.run, events)?);
         Ok(())
     }
 
-    /// Records something that has happened already, so that a failure can stop nothing. It is said, and
+    /// Records what has happened already, so that a failure can stop nothing. It is said, and
     /// the log's next writer tells it too.
-    fn note(&mut self, event: &Event) {
-        if self.append(event).is_err() {
-            self.unrecorded += 1;
+    fn note(&mut self, events: &[Event]) {
+        if self.append(events).is_err() {
+            self.unrecorded += events.len() as u64;
         }
-    }
-
-    fn audit_start(&mut self, request: &Request, grant: &Grant) -> Result<(), AuditError> {
-        let (program, labels) = (request.program.name(), request.labels.clone());
-        self.append(&Event::TaskStart { program, labels })?;
-        self.append(&Event::PolicyLoaded { policy: grant.policy().clone(), profile: grant.profile() })
     }
 
     fn refused(self, fault: Fault) -> Told<'a> {
@@ -306,7 +318,7 @@ impl<'a> Story<'a> {
     /// Opens the sandbox, runs the program in it, and closes it whatever happened.
     async fn in_backend(
         mut self,
-        parked: Option<Parked>,
+        granted: Vec<Event>,
         request: Request,
         grant: Grant,
         selected: Selected<'_>,
@@ -325,7 +337,7 @@ impl<'a> Story<'a> {
         let (engine, pool) = (self.engine, self.pool);
         let opening = Instant::now();
         let promised = promised(&grant, &selected);
-        let (mut session, lock) = match self.obtain(parked, grant, selected).await {
+        let (mut session, lock) = match self.obtain(granted, grant, selected).await {
             Ok(obtained) => obtained,
             Err(Unopened::Failed(fault)) => return self.failed(Ran::No, fault),
             Err(Unopened::Refused(fault)) => return self.refused(fault),
@@ -356,29 +368,34 @@ impl<'a> Story<'a> {
     /// new one.
     async fn obtain(
         &mut self,
-        parked: Option<Parked>,
+        mut granted: Vec<Event>,
         grant: Grant,
         selected: Selected<'_>,
     ) -> Result<(Box<dyn Session>, RunLock), Unopened> {
         let enforced = promised(&grant, &selected);
         let Selected { name, backend, why, gaps } = selected;
         let opened = Event::SandboxOpened { backend: name, enforced, gaps: gaps.clone() };
-        self.outcome.backend = Some((name, why));
-        self.outcome.gaps = gaps;
         let refused = |fault| Err(Unopened::Refused(fault));
-        if let Some(parked) = parked {
-            if let Err(error) = self.append(&opened) {
+        if let Some(parked) = self.parked.take() {
+            granted.push(opened);
+            if let Err(error) = self.append(&granted) {
                 parked.discard().await;
                 return refused(fault::of_audit(&error));
             }
+            (self.outcome.backend, self.outcome.gaps) = (Some((name, why)), gaps);
             return Ok((parked.session, parked.lock));
         }
+        if let Err(error) = self.append(&granted) {
+            return refused(fault::of_audit(&error));
+        }
+        stop_at("granted");
+        (self.outcome.backend, self.outcome.gaps) = (Some((name, why)), gaps);
         let lock = match self.engine.state.begin(self.run, name, &backend.traces(self.run)) {
             Ok(lock) => lock,
             Err(error) => return refused(fault::of_state(&error)),
         };
         stop_at("run-noted");
-        if let Err(error) = self.append(&opened) {
+        if let Err(error) = self.append(&[opened]) {
             return refused(fault::of_audit(&error));
         }
         stop_at("opening-recorded");
@@ -504,16 +521,16 @@ impl<'a> Story<'a> {
         self.outcome.usage = left.usage;
         self.outcome.left_processes = left.processes;
         self.outcome.limits_hit.extend(&left.limits_hit);
+        let mut events = vec![];
         for (stream, dropped) in ["stdout", "stderr"].into_iter().zip(streams.dropped()) {
             if dropped > 0 {
                 self.outcome.limits_hit.insert(LimitName::Output);
-                self.note(&Event::OutputTruncated { stream, dropped });
+                events.push(Event::OutputTruncated { stream, dropped });
             }
         }
-        for event in self.outcome.collected.events() {
-            self.note(&event);
-        }
-        self.note(&Event::SandboxClosed { left_processes: left.processes, swept: false });
+        events.extend(self.outcome.collected.events());
+        events.push(Event::SandboxClosed { left_processes: left.processes, swept: false });
+        self.note(&events);
         left
     }
 
@@ -524,9 +541,6 @@ impl<'a> Story<'a> {
             End::TimedOut => Some(LimitName::Timeout),
             _ => None,
         });
-        for limit in self.outcome.limits_hit.clone() {
-            self.note(&Event::LimitHit(limit));
-        }
         let collected = &mut self.outcome.collected;
         let hints = collected.hint().into_iter().collect();
         match collected.fault.take() {
@@ -546,7 +560,9 @@ impl Told<'_> {
     /// Records the end and makes the Outcome.
     fn end(mut self, labels: std::collections::BTreeMap<String, String>) -> Outcome {
         let policy = self.story.outcome.policy.clone();
-        self.story.note(&Event::TaskEnd { end: self.end, policy });
+        let limits = self.story.outcome.limits_hit.iter().map(|limit| Event::LimitHit(*limit));
+        let events: Vec<_> = limits.chain([Event::TaskEnd { end: self.end, policy }]).collect();
+        self.story.note(&events);
         stop_at("end-recorded");
         let Story { run, started, times, span, outcome, began, unrecorded, .. } = self.story;
         // Where that is why it was refused, the refusal says it.

@@ -55,8 +55,6 @@ const MOST_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct RunLock {
     path: PathBuf,
-    /// What the file says.
-    text: String,
     _file: File,
 }
 
@@ -127,9 +125,17 @@ impl State {
     ///
     /// # Errors
     ///
-    /// The lock as it was, if the other's file can't be written.
-    pub fn pass_on(&self, lock: RunLock, run: &RunId) -> Result<RunLock, RunLock> {
-        self.note(run, lock.text.clone()).map_err(|_| lock)
+    /// The lock as it was, if the file can't be renamed.
+    pub fn pass_on(&self, mut lock: RunLock, run: &RunId) -> Result<RunLock, RunLock> {
+        let path = self.runs().join(run.as_str());
+        // What it says is the same, and it stays locked.
+        match fs::rename(&lock.path, &path) {
+            Ok(()) => {
+                lock.path = path;
+                Ok(lock)
+            }
+            Err(_) => Err(lock),
+        }
     }
 
     /// Writes the file of a run.
@@ -147,7 +153,7 @@ impl State {
             Ok(file)
         };
         match write() {
-            Ok(file) => Ok(RunLock { path, text, _file: file }),
+            Ok(file) => Ok(RunLock { path, _file: file }),
             Err(error) => {
                 let _ = fs::remove_file(&unfinished); // it may not be there
                 Err(StateError::at("write", &path)(error))
@@ -244,12 +250,11 @@ impl Engine {
             let backend = candidate.backend.as_ref().map_err(|absent| absent.why.clone())?;
             backend.sweep(&dead.traces).map_err(|error| chain(&error))?;
         }
-        for event in [
+        let events = [
             Event::SandboxClosed { left_processes: 0, swept: true },
             Event::TaskEnd { end: End::BackendLost, policy: None },
-        ] {
-            self.audit.append(&dead.run, &event).map_err(|error| chain(&error))?;
-        }
+        ];
+        self.audit.append(&dead.run, &events).map_err(|error| chain(&error))?;
         fs::remove_file(&dead.path).map_err(|error| error.to_string())
     }
 }
@@ -291,9 +296,9 @@ mod tests {
         assert_eq!(fs::read_to_string(path(2)).unwrap(), text);
         assert!(state.dead().unwrap().is_empty(), "it is locked");
         // Where that can't be noted, nothing changes.
-        fs::write(state.runs().join(format!("{UNFINISHED}{}", run(3))), "").unwrap();
+        fs::create_dir(path(3)).unwrap();
         let second = state.pass_on(second, &run(3)).unwrap_err();
-        assert!(path(2).exists() && !path(3).exists());
+        assert!(path(2).exists() && path(3).is_dir());
         drop(second);
         assert!(!path(2).exists());
     }

@@ -186,8 +186,8 @@ mod tests {
         for run in [FIRST, SECOND] {
             let run = RunId::parse(run).unwrap();
             let start = Event::TaskStart { program: "my prog".into(), labels: labels.clone() };
-            log.append(&run, &start).unwrap();
-            log.append(&run, &Event::TaskEnd { end: End::Exited(3), policy: None }).unwrap();
+            log.append(&run, &[start]).unwrap();
+            log.append(&run, &[Event::TaskEnd { end: End::Exited(3), policy: None }]).unwrap();
         }
         state
     }
@@ -271,7 +271,7 @@ mod tests {
         let gap = Gap { capability: Capability::Cpu, why: "no v2".into(), fix: "mount".into() };
         let enforced = [Capability::Files, Capability::Network].into();
         let opened = Event::SandboxOpened { backend: BackendName::Container, enforced, gaps: vec![gap] };
-        AuditLog::open(state.path()).unwrap().append(&RunId::parse(FIRST).unwrap(), &opened).unwrap();
+        AuditLog::open(state.path()).unwrap().append(&RunId::parse(FIRST).unwrap(), &[opened]).unwrap();
         let line = timeless(&shown(&state, "all", false));
         let expected = "1 r_01jd0000000000000000000001 sandbox.opened backend=container enforced=files,network \
                         gaps.0.fix=mount gaps.0.name=cpu gaps.0.why=\"no v2\"";

@@ -102,10 +102,10 @@ fn begin(disk: &mut Disk) -> std::io::Result<()> {
 }
 
 impl AuditSink for AuditLog {
-    fn append(&self, run: &RunId, event: &Event) -> Result<AuditSpan, AuditError> {
+    fn append(&self, run: &RunId, events: &[Event]) -> Result<AuditSpan, AuditError> {
         // A panic elsewhere leaves nothing half done: each append starts from what the files say.
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let _held = Held::take(&self.lock, true).map_err(|source| failed("lock", &self.lock_path, source))?;
-        writer.append(run, event, SystemTime::now())
+        writer.append(run, events, SystemTime::now())
     }
 }

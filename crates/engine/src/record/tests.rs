@@ -62,7 +62,7 @@ fn two_runs() -> TempDir {
     for (run_number, event) in
         [(1, start()), (2, start()), (1, loaded()), (2, loaded()), (1, end()), (2, end())]
     {
-        log.append(&run(run_number), &event).unwrap();
+        log.append(&run(run_number), &[event]).unwrap();
     }
     assert_eq!(verify(state.path()).unwrap().findings, []);
     state
@@ -92,6 +92,30 @@ fn forge_head(state: &TempDir) {
 
 fn refusal(state: &Path) -> AuditError {
     AuditLog::open(state).unwrap_err()
+}
+
+#[test]
+fn events_that_are_appended_together_are_lines_of_their_own_in_their_order() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    let span = log.append(&run(1), &[start(), loaded(), end()]).unwrap();
+    assert_eq!((span.first, span.last), (1, 3));
+    let names: Vec<_> =
+        lines(&state).iter().map(|line| parse_line(line.trim_end().as_bytes()).unwrap().event).collect();
+    assert_eq!(names, ["task.start", "policy.loaded", "task.end"]);
+    assert_eq!(verify(state.path()).unwrap().findings, []);
+}
+
+#[test]
+fn of_events_together_all_are_in_the_log_or_none() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    log.append(&run(1), &[start()]).unwrap();
+    let long = "x".repeat(LINE_MAX_BYTES);
+    log.append(&run(2), &[start(), labelled(&[("a", &long)])]).unwrap_err();
+    assert_eq!(lines(&state).len(), 1);
+    log.append(&run(1), &[end()]).unwrap();
+    assert_eq!(verify(state.path()).unwrap().findings, []);
 }
 
 #[test]
@@ -245,7 +269,7 @@ fn a_log_that_was_cut_is_found_and_takes_no_more_events() {
 fn a_cut_with_a_forged_head_is_found_by_who_knew_a_later_event() {
     let state = two_runs();
     let log = AuditLog::open(state.path()).unwrap();
-    let span = log.append(&run(3), &start()).unwrap();
+    let span = log.append(&run(3), &[start()]).unwrap();
     let mut cut = lines(&state);
     cut.pop();
     rewrite(&state, &cut);
@@ -254,7 +278,7 @@ fn a_cut_with_a_forged_head_is_found_by_who_knew_a_later_event() {
     assert_eq!(findings(&state), []);
     let head = verify(state.path()).unwrap().head.to_string();
     assert_ne!(head, span.head, "an Outcome that was kept");
-    assert!(matches!(log.append(&run(3), &end()), Err(AuditError::Cut { head: 7, last: 6 })), "a writer");
+    assert!(matches!(log.append(&run(3), &[end()]), Err(AuditError::Cut { head: 7, last: 6 })), "a writer");
 }
 
 #[test]
@@ -280,14 +304,14 @@ fn a_last_event_that_is_not_the_one_that_was_written_stops_a_writer() {
     let mut changed = good.clone();
     changed[5] = rehash(&good[5].replace("\"exit_code\":0", "\"exit_code\":1"));
     rewrite(&state, &changed);
-    assert!(matches!(open.append(&run(1), &end()), Err(AuditError::Changed { seq: 6 })));
+    assert!(matches!(open.append(&run(1), &[end()]), Err(AuditError::Changed { seq: 6 })));
     assert!(matches!(refusal(state.path()), AuditError::Changed { seq: 6 }));
     changed[5] = good[5].replace("\"exit_code\":0", "\"exit_code\":1"); // its hash stays
     rewrite(&state, &changed);
     assert!(matches!(refusal(state.path()), AuditError::Changed { seq: 6 }));
     rewrite(&state, &good);
     forge_head(&state);
-    open.append(&run(1), &end()).unwrap();
+    open.append(&run(1), &[end()]).unwrap();
 }
 
 #[test]
@@ -299,7 +323,7 @@ fn a_head_that_went_on_without_its_log_stops_a_writer() {
     for forged in [Head { seq: 7, ..good }, Head { seq: u64::MAX / 2 - 1, ..good }, Head { bytes: 1, ..good }]
     {
         fs::write(&head, forged.render()).unwrap();
-        let refused = open.append(&run(1), &end());
+        let refused = open.append(&run(1), &[end()]);
         assert!(matches!(refused, Err(AuditError::Changed { seq }) if seq == forged.seq), "{refused:?}");
     }
 }
@@ -311,13 +335,13 @@ fn what_a_writer_left_that_died_before_the_head_is_adopted() {
     let before = fs::read(&head).unwrap();
     let log = AuditLog::open(state.path()).unwrap();
     for number in 3..6 {
-        log.append(&run(number), &start()).unwrap();
+        log.append(&run(number), &[start()]).unwrap();
     }
     drop(log);
     fs::write(&head, before).unwrap();
     assert_eq!(findings(&state), [Finding::HeadBehind { head: 6, last: 9 }]);
     assert!(verify(state.path()).unwrap().is_intact());
-    let span = AuditLog::open(state.path()).unwrap().append(&run(6), &start()).unwrap();
+    let span = AuditLog::open(state.path()).unwrap().append(&run(6), &[start()]).unwrap();
     assert_eq!((span.first, findings(&state)), (10, vec![]));
 }
 
@@ -340,7 +364,7 @@ fn an_unfinished_line_is_cut_off_and_told() {
     let state = two_runs();
     let good = lines(&state);
     let open = AuditLog::open(state.path()).unwrap();
-    let full = open.append(&run(3), &start()).map(|_| lines(&state)).unwrap();
+    let full = open.append(&run(3), &[start()]).map(|_| lines(&state)).unwrap();
     let seventh = full[6].trim_end();
     for bytes in [1, 100, seventh.len()] {
         rewrite(&state, &good);
@@ -349,7 +373,7 @@ fn an_unfinished_line_is_cut_off_and_told() {
         let bytes = bytes as u64;
         assert_eq!(findings(&state), [Finding::Torn { line: 7, bytes }]);
         assert!(verify(state.path()).unwrap().is_intact());
-        let span = AuditLog::open(state.path()).unwrap().append(&run(4), &start()).unwrap();
+        let span = AuditLog::open(state.path()).unwrap().append(&run(4), &[start()]).unwrap();
         assert_eq!((span.first, findings(&state)), (8, vec![]));
         let gap = parse_line(lines(&state)[6].trim_end().as_bytes()).unwrap();
         assert_eq!((gap.event.as_str(), gap.run), ("audit.gap", None));
@@ -407,7 +431,7 @@ fn append_and_fail(room: usize, head_fails: &[bool], cut_fails: bool) -> TempDir
     };
     let failing = Failing { disk, room, head_fails: head_fails.to_vec(), cut_fails };
     let mut writer = Writer::open(failing, folder, SystemTime::now()).unwrap();
-    let failed = writer.append(&run(3), &start(), SystemTime::now());
+    let failed = writer.append(&run(3), &[start()], SystemTime::now());
     assert!(matches!(failed, Err(AuditError::Io { .. })), "{failed:?}");
     assert!(verify(state.path()).unwrap().is_intact(), "{:?}", findings(&state));
     state
@@ -415,7 +439,7 @@ fn append_and_fail(room: usize, head_fails: &[bool], cut_fails: bool) -> TempDir
 
 /// Appends to a log that had failed, on a disk that works again, and gives its `audit.gap`s.
 fn gaps_afterwards(state: &TempDir) -> Vec<Line> {
-    AuditLog::open(state.path()).unwrap().append(&run(4), &start()).unwrap();
+    AuditLog::open(state.path()).unwrap().append(&run(4), &[start()]).unwrap();
     assert_eq!(findings(state), []);
     let lines = lines(state);
     let read = lines.iter().map(|line| parse_line(line.trim_end().as_bytes()).unwrap());
@@ -464,9 +488,9 @@ fn a_run_goes_on_in_its_chain_after_an_append_that_failed() {
     let failing = Failing { disk, room: 1 << 20, head_fails, cut_fails: false };
     let mut writer = Writer::open(failing, folder, SystemTime::now()).unwrap();
     let now = SystemTime::now();
-    writer.append(&run(1), &start(), now).unwrap();
-    writer.append(&run(1), &loaded(), now).unwrap_err();
-    let span = writer.append(&run(1), &end(), now).unwrap();
+    writer.append(&run(1), &[start()], now).unwrap();
+    writer.append(&run(1), &[loaded()], now).unwrap_err();
+    let span = writer.append(&run(1), &[end()], now).unwrap();
     assert_eq!((span.first, span.last, findings(&state)), (1, 3, vec![]));
 }
 
@@ -475,13 +499,13 @@ fn an_event_that_is_too_long_is_refused_and_changes_nothing() {
     let state = two_runs();
     let log = AuditLog::open(state.path()).unwrap();
     let long = "\0".repeat(LINE_MAX_BYTES / 6);
-    let refused = log.append(&run(3), &labelled(&[("a", &long)]));
+    let refused = log.append(&run(3), &[labelled(&[("a", &long)])]);
     assert!(matches!(refused, Err(AuditError::Io { action: "write", .. })));
     assert_eq!((lines(&state).len(), findings(&state)), (6, vec![]));
     let fits = "x".repeat(LINE_MAX_BYTES - 1000);
-    log.append(&run(3), &labelled(&[("a", &fits)])).unwrap();
+    log.append(&run(3), &[labelled(&[("a", &fits)])]).unwrap();
     drop(log);
-    AuditLog::open(state.path()).unwrap().append(&run(3), &swept()).unwrap();
+    AuditLog::open(state.path()).unwrap().append(&run(3), &[swept()]).unwrap();
     assert_eq!(findings(&state), []);
 }
 
@@ -495,11 +519,11 @@ fn many_writers_at_once_make_one_log() {
                 let log = log.clone();
                 scope.spawn(move || {
                     let run = run(log_number * 8 + thread);
-                    log.append(&run, &start()).unwrap();
+                    log.append(&run, &[start()]).unwrap();
                     for _ in 0..48 {
-                        log.append(&run, &loaded()).unwrap();
+                        log.append(&run, &[loaded()]).unwrap();
                     }
-                    let span = log.append(&run, &end()).unwrap();
+                    let span = log.append(&run, &[end()]).unwrap();
                     assert!(span.last - span.first >= 49);
                 });
             }
@@ -516,7 +540,7 @@ fn a_reader_beside_writers_never_sees_a_half_written_event() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for number in 0..500 {
-                log.append(&run(number), &start()).unwrap();
+                log.append(&run(number), &[start()]).unwrap();
             }
         });
         while !writer.is_finished() {
@@ -531,9 +555,9 @@ fn hostile_labels_stay_on_one_line_that_no_terminal_obeys() {
     let log = AuditLog::open(state.path()).unwrap();
     let hostile =
         "\"}\n{\"seq\":1,\"event\":\"task.end\"}\r\n\u{1b}]52;c;eA==\u{7}\u{2028}\u{85}\u{202e}\0\u{9b}2J";
-    log.append(&run(1), &labelled(&[(hostile, hostile)])).unwrap();
+    log.append(&run(1), &[labelled(&[(hostile, hostile)])]).unwrap();
     let program = hostile.to_owned();
-    log.append(&run(2), &Event::TaskStart { program, labels: BTreeMap::new() }).unwrap();
+    log.append(&run(2), &[Event::TaskStart { program, labels: BTreeMap::new() }]).unwrap();
     let text = fs::read(paths(&state).0).unwrap();
     assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), 2);
     assert!(text.iter().all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n'));
@@ -546,10 +570,10 @@ fn hostile_labels_stay_on_one_line_that_no_terminal_obeys() {
 fn a_span_follows_its_run_through_the_events_of_others() {
     let state = tempfile::tempdir().unwrap();
     let log = AuditLog::open(state.path()).unwrap();
-    let first = log.append(&run(1), &start()).unwrap();
+    let first = log.append(&run(1), &[start()]).unwrap();
     assert_eq!((first.first, first.last), (1, 1));
-    log.append(&run(2), &start()).unwrap();
-    let last = log.append(&run(1), &end()).unwrap();
+    log.append(&run(2), &[start()]).unwrap();
+    let last = log.append(&run(1), &[end()]).unwrap();
     assert_eq!((last.first, last.last), (1, 3));
     assert_eq!(last.head, verify(state.path()).unwrap().head.to_string());
 }
@@ -557,9 +581,9 @@ fn a_span_follows_its_run_through_the_events_of_others() {
 #[test]
 fn a_sweep_goes_on_with_the_run_of_a_process_that_was_killed() {
     let state = two_runs();
-    let span = AuditLog::open(state.path()).unwrap().append(&run(1), &swept()).unwrap();
+    let span = AuditLog::open(state.path()).unwrap().append(&run(1), &[swept()]).unwrap();
     assert_eq!((span.first, span.last), (1, 7));
-    let unknown = AuditLog::open(state.path()).unwrap().append(&run(9), &swept()).unwrap();
+    let unknown = AuditLog::open(state.path()).unwrap().append(&run(9), &[swept()]).unwrap();
     assert_eq!((unknown.first, unknown.last), (8, 8));
     assert_eq!(findings(&state), []);
 }
@@ -571,8 +595,8 @@ fn events_are_shown_by_run() {
     assert_eq!(names(&state, RunFilter::One(run(1))), expected);
     assert_eq!(names(&state, RunFilter::One(run(9))), [""; 0]);
     assert_eq!(names(&state, RunFilter::All).len(), 6);
-    AuditLog::open(state.path()).unwrap().append(&run(3), &start()).unwrap();
-    AuditLog::open(state.path()).unwrap().append(&run(1), &swept()).unwrap();
+    AuditLog::open(state.path()).unwrap().append(&run(3), &[start()]).unwrap();
+    AuditLog::open(state.path()).unwrap().append(&run(1), &[swept()]).unwrap();
     assert_eq!(names(&state, RunFilter::Last), ["task.start"], "the run that started last");
     assert_eq!(names(&tempfile::tempdir().unwrap(), RunFilter::Last), [""; 0]);
 }

@@ -43,11 +43,11 @@ impl<S: Storage> Writer<S> {
         Ok(writer)
     }
 
-    /// Appends one event of a run.
+    /// Appends events of a run, all or none.
     pub(super) fn append(
         &mut self,
         run: &RunId,
-        event: &Event,
+        events: &[Event],
         now: SystemTime,
     ) -> Result<AuditSpan, AuditError> {
         let head = self.settle()?;
@@ -55,22 +55,21 @@ impl<S: Storage> Writer<S> {
         let known = match self.runs.known.get(run) {
             Some(span) => Some(*span),
             // Only a sweep records events of a run that another process started.
-            None if matches!(event, Event::SandboxClosed { swept: true, .. }) => self.find(run, &head)?,
+            None if events.iter().any(is_of_a_sweep) => self.find(run, &head)?,
             None => None,
         };
-        let draft = Draft {
-            seq: head.seq + 1,
-            time: now,
-            run: Some(run),
-            event: event.name(),
-            members: &members(event),
-            after: head.hash,
-            prev: known.map_or(head.hash, |span| span.hash),
-        };
-        let head = self.write(head, &draft)?;
-        let first = known.map_or(head.seq, |span| span.first);
+        let prev = known.map_or(head.hash, |span| span.hash);
+        let mut lines = Lines { bytes: vec![], head, prev, count: 0 };
+        for event in events {
+            let members = members(event);
+            lines
+                .push(Some(run), event.name(), &members, now)
+                .map_err(|error| self.failed_log("write", error))?;
+        }
+        let head = self.write(head, &lines)?;
+        let first = known.map_or(head.seq + 1 - lines.count, |span| span.first);
         let span = Span { first, last: head.seq, hash: head.hash };
-        self.runs.remember(run, span, matches!(event, Event::TaskEnd { .. }));
+        self.runs.remember(run, span, events.iter().any(|event| matches!(event, Event::TaskEnd { .. })));
         Ok(AuditSpan { first: span.first, last: span.last, head: span.hash.to_string() })
     }
 
@@ -133,33 +132,27 @@ impl<S: Storage> Writer<S> {
         if !head.has_gap() {
             return Ok(head);
         }
-        let members = gap_members(&head);
-        let (after, prev) = (head.hash, head.hash);
-        let draft =
-            Draft { seq: head.seq + 1, time: now, run: None, event: GAP, members: &members, after, prev };
-        self.write(head, &draft)
+        let mut lines = Lines { bytes: vec![], head, prev: head.hash, count: 0 };
+        let pushed = lines.push(None, GAP, &gap_members(&head), now);
+        pushed.map_err(|error| self.failed_log("write", error))?;
+        self.write(head, &lines)
     }
 
-    /// Writes a line and then the head. If either fails, the log ends again where it did, and the
-    /// next append tells that an event was lost.
-    fn write(&mut self, old: Head, draft: &Draft<'_>) -> Result<Head, AuditError> {
-        let (line, hash) = draft.seal();
-        if line.len() > LINE_MAX_BYTES {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "the event is longer than 1 MiB");
-            return Err(self.failed_log("write", source));
-        }
-        let back = Head { lost: old.lost.saturating_add(1), ..old };
-        if let Err(source) = self.storage.append(&line) {
+    /// Writes lines and then the head. If either fails, the log ends again where it did, and the
+    /// next append tells that events were lost.
+    fn write(&mut self, old: Head, lines: &Lines) -> Result<Head, AuditError> {
+        let back = Head { lost: old.lost.saturating_add(lines.count), ..old };
+        if let Err(source) = self.storage.append(&lines.bytes) {
             // Whatever of this fails as well, the next append finds a torn line and cuts it off.
             let _ = self.storage.cut(old.bytes);
             let _ = self.write_head(&back);
             return Err(self.failed_log("write", source));
         }
         stop_at("event-written");
-        let head = Head { seq: draft.seq, bytes: old.bytes + line.len() as u64, hash, lost: 0, torn: 0 };
+        let head = Head { lost: 0, torn: 0, ..lines.head };
         if let Err(error) = self.write_head(&head) {
-            // A head that is ahead of its log would look like a cut for ever after. So the line goes
-            // only if the old head is back; else it stays, and the next append adopts it.
+            // A head that is ahead of its log would look like a cut for ever after. So the lines go
+            // only if the old head is back; else they stay, and the next append adopts them.
             if self.write_head(&back).is_ok() {
                 let _ = self.storage.cut(old.bytes);
             }
@@ -241,6 +234,35 @@ impl<S: Storage> Writer<S> {
 
     fn failed_log(&self, action: &'static str, source: io::Error) -> AuditError {
         failed(action, &self.folder.log(), source)
+    }
+}
+
+/// Whether only a sweep has such an event.
+fn is_of_a_sweep(event: &Event) -> bool {
+    matches!(event, Event::SandboxClosed { swept: true, .. })
+}
+
+/// Lines that follow each other, to be written at once.
+struct Lines {
+    bytes: Vec<u8>,
+    /// The head that the log has with them.
+    head: Head,
+    /// The hash of the same run's line before.
+    prev: Hash,
+    count: u64,
+}
+
+impl Lines {
+    fn push(&mut self, run: Option<&RunId>, event: &str, members: &str, now: SystemTime) -> io::Result<()> {
+        let (seq, after, prev) = (self.head.seq + 1, self.head.hash, self.prev);
+        let (line, hash) = Draft { seq, time: now, run, event, members, after, prev }.seal();
+        if line.len() > LINE_MAX_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the event is longer than 1 MiB"));
+        }
+        self.head = Head { seq, bytes: self.head.bytes + line.len() as u64, hash, ..self.head };
+        (self.prev, self.count) = (hash, self.count + 1);
+        self.bytes.extend_from_slice(&line);
+        Ok(())
     }
 }
 
