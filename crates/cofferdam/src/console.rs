@@ -117,9 +117,10 @@ pub(crate) enum Kept {
 impl Kept {
     /// What is kept of nothing: an empty capture where captures are what is reported.
     pub(crate) fn nothing(captured: bool) -> Self {
-        match captured.then(Spool::new) {
-            Some(Ok(spool)) => Kept::Captured(spool),
-            _ => Kept::Passed { bytes: 0, within_line: false, tail: vec![] },
+        if captured {
+            Kept::Captured(Spool::default())
+        } else {
+            Kept::Passed { bytes: 0, within_line: false, tail: vec![] }
         }
     }
 
@@ -153,8 +154,7 @@ impl Console {
     ///
     /// As [`Console::passing`].
     pub(crate) fn capturing(stdin: bool) -> io::Result<Self> {
-        let spool = || Spool::new().map(std::sync::Mutex::new);
-        Console::new(Sink::Captured([spool()?, spool()?]), stdin)
+        Console::new(Sink::Captured(Default::default()), stdin)
     }
 
     fn new(sink: Sink, stdin: bool) -> io::Result<Self> {

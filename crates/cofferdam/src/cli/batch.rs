@@ -389,17 +389,10 @@ impl Batch {
         };
         request.collect = keeper.is_some();
         let asked = Asked::of_job(&request.program, &policy);
-        match JobStreams::new(stdin, self.told.clone()) {
-            Ok(streams) => {
-                let keep = keeper.as_mut().map(|keeper| keeper as &mut dyn Keep);
-                let outcome = self.engine.run_pooled(&self.pool, &run, request, grant, &streams, keep).await;
-                advised(id, outcome, streams.into_kept(), &asked)
-            }
-            Err(error) => {
-                let message = format!("could not make room for its output: {error}");
-                self.refused(id, request.labels, host_fault(message))
-            }
-        }
+        let streams = JobStreams::new(stdin, self.told.clone());
+        let keep = keeper.as_mut().map(|keeper| keeper as &mut dyn Keep);
+        let outcome = self.engine.run_pooled(&self.pool, &run, request, grant, &streams, keep).await;
+        advised(id, outcome, streams.into_kept(), &asked)
     }
 
     /// The policy of a job: the batch's, and narrower where the job says so.

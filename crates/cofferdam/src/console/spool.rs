@@ -1,7 +1,8 @@
 //! A capture of one stream: its first and its last 5 MiB, and the number of bytes between them.
 //!
-//! The bytes are in a memory file, so that what a program floods us with isn't resident in this
-//! process, and a report can be written without holding it whole.
+//! What a program says little of is held as it is. The bytes of more are in a memory file, so that what a
+//! program floods us with isn't resident in this process, and a report can be written without holding it
+//! whole.
 
 use std::fs::File;
 use std::io;
@@ -16,34 +17,44 @@ pub(crate) const KEPT_BYTES: u64 = 5 << 20;
 /// How much is read back at once, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// How much is held without a file, in bytes.
+const HELD_BYTES: usize = 64 << 10;
+
 /// A capture. The file's first [`KEPT_BYTES`] are the head, the next are a ring of the tail.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Spool {
-    file: File,
+    /// Everything, as long as there is no file.
+    held: Vec<u8>,
+    file: Option<File>,
     bytes: u64,
 }
 
 impl Spool {
-    /// An empty one.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel said about memory files.
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Spool { file: fd::scratch_file()?, bytes: 0 })
-    }
-
     /// Takes in bytes.
     ///
     /// # Errors
     ///
     /// What the kernel said: there may be no memory.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        if self.file.is_none() && self.held.len() + bytes.len() <= HELD_BYTES {
+            self.held.extend_from_slice(bytes);
+            self.bytes += bytes.len() as u64;
+            return Ok(());
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => {
+                let file = fd::scratch_file()?;
+                file.write_all_at(&self.held, 0)?;
+                self.held = vec![];
+                none.insert(file)
+            }
+        };
         while !bytes.is_empty() {
             let (place, room) = place(self.bytes);
             let room = usize::try_from(room).unwrap_or(usize::MAX);
             let part = bytes.split_off(..room.min(bytes.len())).unwrap_or_default();
-            self.file.write_all_at(part, place)?;
+            file.write_all_at(part, place)?;
             self.bytes += part.len() as u64;
         }
         Ok(())
@@ -105,14 +116,18 @@ impl Spool {
         [0..head, tail..self.bytes]
     }
 
-    /// Reads a part of the stream that is still in the file.
+    /// Reads a part of the stream that is still there.
     fn read(&self, range: Range<u64>, f: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            let part = &self.held[range.start as usize..range.end as usize];
+            return if part.is_empty() { Ok(()) } else { f(part) };
+        };
         let mut buffer = [0; CHUNK_BYTES];
         let mut at = range.start;
         while at < range.end {
             let (place, room) = place(at);
             let part = (range.end - at).min(room).min(CHUNK_BYTES as u64) as usize;
-            self.file.read_exact_at(&mut buffer[..part], place)?;
+            file.read_exact_at(&mut buffer[..part], place)?;
             f(&buffer[..part])?;
             at += part as u64;
         }
@@ -163,7 +178,7 @@ mod tests {
     }
 
     fn pushed(all: &[u8], piece: usize) -> Spool {
-        let mut spool = Spool::new().unwrap();
+        let mut spool = Spool::default();
         for bytes in all.chunks(piece) {
             spool.push(bytes).unwrap();
         }
@@ -184,10 +199,13 @@ mod tests {
     #[test]
     fn what_fits_is_kept_whole() {
         let most = 2 * KEPT_BYTES as usize;
-        for count in [0, 1, most / 2 - 1, most / 2, most / 2 + 1, most - 1, most] {
-            let (all, spool) = filled(count, 70_001);
-            assert!(kept(&spool) == all, "{count} bytes");
-            assert_eq!(spool.dropped(), 0);
+        for count in [0, 1, HELD_BYTES, HELD_BYTES + 1, most / 2 - 1, most / 2, most / 2 + 1, most - 1, most]
+        {
+            for piece in [70_001, 1000] {
+                let (all, spool) = filled(count, piece);
+                assert!(kept(&spool) == all, "{count} bytes");
+                assert_eq!(spool.dropped(), 0);
+            }
         }
     }
 

@@ -34,13 +34,8 @@ pub(super) struct JobStreams {
 
 impl JobStreams {
     /// Streams with this input.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel said about memory files.
-    pub(super) fn new(input: Vec<u8>, told: watch::Receiver<Told>) -> io::Result<Self> {
-        let captured = [Mutex::new(Spool::new()?), Mutex::new(Spool::new()?)];
-        Ok(JobStreams { captured, input, given: 0.into(), told, heard: 0.into() })
+    pub(super) fn new(input: Vec<u8>, told: watch::Receiver<Told>) -> Self {
+        JobStreams { captured: Default::default(), input, given: 0.into(), told, heard: 0.into() }
     }
 
     /// What the program wrote.
