@@ -10,12 +10,16 @@
 pub mod own;
 pub mod user_manager;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::fd;
@@ -215,8 +219,8 @@ impl Cgroups {
         }
         for (controller, place) in &self.places {
             let Ok(place) = place else { continue };
-            let part =
-                Part { controller: *controller, version: place.version, folder: place.folder.join(name) };
+            let (version, folder) = (place.version, place.folder.join(name));
+            let part = Part { controller: *controller, version, folder, open: Mutex::default() };
             part.limit(ceilings)?;
             group.parts.push(part);
         }
@@ -372,6 +376,15 @@ struct Part {
     controller: Controller,
     version: Version,
     folder: PathBuf,
+    /// Files that were looked at, and stay open for the next look.
+    open: Mutex<BTreeMap<(&'static str, Use), File>>,
+}
+
+/// What a file of a group is open for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Read,
+    Write,
 }
 
 /// What the kernel counted in a group.
@@ -391,6 +404,9 @@ pub struct Counts {
 /// memory if that is less. Enough for a few thousand idle connections or a few that are full.
 const SOCKET_BYTES: u64 = 16 << 20;
 
+/// How much of a file is read at once, in bytes: the least that the kernel gives of a longer one, a page.
+const PIECE_BYTES: usize = 4 << 10;
+
 /// The period of the bandwidth control, in microseconds: the kernel's own default.
 const CPU_PERIOD_US: u64 = 100_000;
 
@@ -400,17 +416,35 @@ impl Part {
         fs::write(&path, value).map_err(CgroupError::at("write", &path))
     }
 
-    fn read(&self, file: &str) -> Option<String> {
-        fs::read_to_string(self.folder.join(file)).ok()
+    /// Uses a file, which stays open: what is counted of many runs in one group is read for each of them.
+    fn with<T>(
+        &self,
+        name: &'static str,
+        to: Use,
+        work: impl FnOnce(&File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match open.entry((name, to)) {
+            Entry::Occupied(entry) => work(entry.get()),
+            Entry::Vacant(entry) => {
+                let path = self.folder.join(name);
+                let file = File::options().read(to == Use::Read).write(to == Use::Write).open(path)?;
+                work(entry.insert(file))
+            }
+        }
+    }
+
+    fn read(&self, name: &'static str) -> Option<String> {
+        String::from_utf8(self.with(name, Use::Read, read_again).ok()?).ok()
     }
 
     /// A file that holds one number.
-    fn number(&self, file: &str) -> Option<u64> {
+    fn number(&self, file: &'static str) -> Option<u64> {
         self.read(file)?.trim().parse().ok()
     }
 
     /// A number of a file of keys and values.
-    fn keyed(&self, file: &str, key: &str) -> Option<u64> {
+    fn keyed(&self, file: &'static str, key: &str) -> Option<u64> {
         let text = self.read(file)?;
         text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
     }
@@ -444,6 +478,20 @@ impl Part {
         match self.write(file, value) {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound && !host_has_swap() => Ok(()),
             result => result,
+        }
+    }
+}
+
+/// Reads a file of the kernel's from its beginning.
+fn read_again(file: &File) -> io::Result<Vec<u8>> {
+    let mut text = vec![];
+    let mut piece = [0; PIECE_BYTES];
+    loop {
+        let count = file.read_at(&mut piece, text.len() as u64)?;
+        text.extend_from_slice(&piece[..count]);
+        // The kernel fills what it is given, but for an entry that doesn't fit.
+        if count < PIECE_BYTES / 2 {
+            return Ok(text);
         }
     }
 }
@@ -594,7 +642,9 @@ impl Group {
     #[must_use]
     pub fn forget_memory_peak(&self) -> bool {
         let part = self.part(Controller::Memory).filter(|part| part.version == Version::V1);
-        part.is_some_and(|part| part.write("memory.max_usage_in_bytes", "0").is_ok())
+        part.is_some_and(|part| {
+            part.with("memory.max_usage_in_bytes", Use::Write, |file| file.write_at(b"0", 0)).is_ok()
+        })
     }
 
     /// Removes the groups, which must be empty.

@@ -6,7 +6,6 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::Capability;
@@ -17,7 +16,7 @@ use cofferdam_sys::process::{self, Space};
 use super::files::{Base, Put};
 use super::root;
 use super::running::Inside;
-use super::session::{ContainerSession, fullness, living};
+use super::session::{ContainerSession, full, living};
 
 impl ContainerSession {
     /// What holds for everything inside, for a backend that says the rest.
@@ -64,15 +63,23 @@ impl ContainerSession {
     /// # Errors
     ///
     /// [`BackendError::Host`] if the sandbox is gone.
-    pub(crate) fn space(&self) -> Result<Space, BackendError> {
-        let place = format!("/proc/{}/root/tmp", self.launched.pid());
-        let space = fs::File::open(place).and_then(|folder| process::space(folder.as_fd()));
-        space.map_err(BackendError::host("see what is written in the sandbox"))
+    pub(crate) fn space(&mut self) -> Result<Space, BackendError> {
+        let failed = |error| BackendError::host("see what is written in the sandbox")(error);
+        if self.writable.is_none() {
+            let place = format!("/proc/{}/root/tmp", self.launched.pid());
+            self.writable = Some(fs::File::open(place).map_err(failed)?.into());
+        }
+        let folder = self.writable.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        process::space(folder.as_fd()).map_err(failed)
     }
 
     /// The quotas that are as good as full.
-    pub(crate) fn fullness(&self) -> BTreeSet<LimitName> {
-        fullness(self.launched.pid())
+    ///
+    /// # Errors
+    ///
+    /// As [`ContainerSession::space`].
+    pub(crate) fn fullness(&mut self) -> Result<BTreeSet<LimitName>, BackendError> {
+        self.space().map(|space| full(&space))
     }
 
     /// How many processes there are, the agent included.
@@ -80,21 +87,21 @@ impl ContainerSession {
         living(&self.inside.group, self.launched.pid()).len()
     }
 
-    /// Processor time that the one process beside the agent has used.
+    /// The one process beside the agent, as the host numbers it.
     ///
     /// # Errors
     ///
     /// [`BackendError::Host`] if there isn't exactly one.
-    pub(crate) fn cpu_of_the_other(&self) -> Result<Duration, BackendError> {
+    pub(crate) fn the_other(&self) -> Result<i32, BackendError> {
         let agent = self.launched.pid();
         let read = || {
             let children = fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
             let mut children = children.split_whitespace().map(str::parse::<i32>);
             match (children.next(), children.next()) {
-                (Some(Ok(one)), None) => process::cpu_time(one),
+                (Some(Ok(one)), None) => Ok(one),
                 _ => Err(io::ErrorKind::NotFound.into()),
             }
         };
-        read().map_err(BackendError::host("see what the sandbox has used"))
+        read().map_err(BackendError::host("see what runs in the sandbox"))
     }
 }

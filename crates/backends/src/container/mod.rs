@@ -129,7 +129,7 @@ impl Backend for Container {
 
     fn gaps(&self, grant: &Grant) -> Vec<Gap> {
         let mut gaps = self.offers().missing(grant.asks());
-        gaps.extend(disk_beyond_memory(grant.limits(), disk::hindrance(self.host().root)));
+        gaps.extend(disk_beyond_memory(grant.limits(), || disk::hindrance(self.host().root)));
         gaps
     }
 
@@ -168,8 +168,8 @@ impl Backend for Container {
 }
 
 /// Writable space is memory unless it is more than there is of that, which not every host can give.
-fn disk_beyond_memory(limits: &Limits, hindrance: Option<(String, String)>) -> Option<Gap> {
-    let (why, fix) = hindrance.filter(|_| disk::is_needed(limits))?;
+fn disk_beyond_memory(limits: &Limits, hindrance: impl FnOnce() -> Option<(String, String)>) -> Option<Gap> {
+    let (why, fix) = disk::is_needed(limits).then(hindrance).flatten()?;
     Some(Gap { capability: Capability::Disk, why, fix })
 }
 
@@ -244,11 +244,11 @@ mod tests {
     #[test]
     fn disk_beyond_memory_is_a_gap_with_its_way_out() {
         let fits = Limits { disk_bytes: Some(1 << 20), memory_bytes: 1 << 20, ..Limits::DEFAULT };
-        assert_eq!(disk_beyond_memory(&fits, disk::hindrance(false)), None);
+        assert_eq!(disk_beyond_memory(&fits, || disk::hindrance(false)), None);
         let more = Limits { memory_bytes: 1 << 10, ..fits };
-        let gap = disk_beyond_memory(&more, disk::hindrance(false)).unwrap();
+        let gap = disk_beyond_memory(&more, || disk::hindrance(false)).unwrap();
         assert_eq!(gap.capability, Capability::Disk);
         assert!(gap.fix.contains("--memory"));
-        assert_eq!(disk_beyond_memory(&more, None), None);
+        assert_eq!(disk_beyond_memory(&more, || None), None);
     }
 }

@@ -108,6 +108,7 @@ pub(super) async fn open(
         launched,
         memory_bytes: limits.memory_bytes,
         halted: None,
+        writable: None,
         terminals,
         base,
         put: Put::default(),

@@ -91,7 +91,7 @@ impl Pipes {
         let (stdin_inside, outside) = fd::pipe()?;
         let stdin = stdin.then_some(outside);
         let pipes = Pipes {
-            stdin: Mutex::new(stdin.map(writer).transpose()?),
+            stdin: Mutex::new(stdin.map(pipe::Sender::from_owned_fd).transpose()?),
             stdout: Stream::new(stdout)?,
             stderr: Stream::new(stderr)?,
         };
@@ -216,8 +216,6 @@ struct Stream(Mutex<Option<pipe::Receiver>>);
 
 impl Stream {
     fn new(end: OwnedFd) -> io::Result<Self> {
-        fd::widen_pipe(end.as_fd(), PIPE_BYTES);
-        fd::set_nonblocking(end.as_fd())?;
         Ok(Stream(Mutex::new(Some(pipe::Receiver::from_owned_fd(end)?))))
     }
 
@@ -230,7 +228,13 @@ impl Stream {
             let mut bytes = Vec::with_capacity(PIPE_BYTES as usize / 4);
             match receiver.try_read_buf(&mut bytes) {
                 Ok(0) => break,
-                Ok(_) => return Ok(Some(bytes)),
+                Ok(count) => {
+                    // Only for who says much: most say a line.
+                    if count >= MUCH_BYTES {
+                        fd::widen_pipe(receiver.as_fd(), PIPE_BYTES);
+                    }
+                    return Ok(Some(bytes));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -238,11 +242,6 @@ impl Stream {
         *end = None;
         Ok(None)
     }
-}
-
-fn writer(end: OwnedFd) -> io::Result<pipe::Sender> {
-    fd::set_nonblocking(end.as_fd())?;
-    pipe::Sender::from_owned_fd(end)
 }
 
 /// What a running program shares with its session.
@@ -267,6 +266,9 @@ pub(super) fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, BackendError> {
 
 /// The size of a pipe's buffer that is asked for, in bytes: fewer wake-ups for long output.
 const PIPE_BYTES: i32 = 256 << 10;
+
+/// How much at once is long output, in bytes: half of what a pipe holds by itself.
+const MUCH_BYTES: usize = 32 << 10;
 
 /// How often, and how long apart, the kernel's count is looked at after memory ran out: the kill
 /// follows within milliseconds, if it is of something inside.

@@ -18,7 +18,7 @@ use cofferdam_core::request::{File, Lang, Variable, WindowSize};
 use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::cgroup::Group;
 use cofferdam_sys::launch::Launched;
-use cofferdam_sys::process;
+use cofferdam_sys::process::{self, Space};
 use tokio::sync::Mutex;
 
 use super::cpu::Cores;
@@ -51,6 +51,9 @@ pub(crate) struct ContainerSession {
     pub(super) inside: Arc<Inside>,
     pub(super) memory_bytes: u64,
     pub(super) halted: Option<Left>,
+    /// The one file system in which anything can be written, once somebody has asked for its state. It goes
+    /// before everything inside does.
+    pub(super) writable: Option<OwnedFd>,
     /// The folder of terminals, if there are to be any.
     pub(super) terminals: Option<OwnedFd>,
     pub(super) base: Base,
@@ -242,6 +245,7 @@ impl ContainerSession {
         let at_work = living.iter().skip(1).filter_map(|process| cpu_so_far(process)).sum();
         let full = fullness(self.launched.pid());
         inside.group.unthrottle();
+        self.writable = None;
         self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;
         self.wait_for_death().await?;
         let reaped = self.launched.reap().map_err(BackendError::host("reap the sandbox"))?;
@@ -332,10 +336,14 @@ fn cpu_so_far(process: &Path) -> Option<Duration> {
 
 /// Which quotas of the sandbox's writable space are at least 99 % used. Its `/tmp` is on that and can't
 /// be anything else: the program can neither change its root nor mount.
-pub(super) fn fullness(pid: i32) -> BTreeSet<LimitName> {
+fn fullness(pid: i32) -> BTreeSet<LimitName> {
     let space =
         std::fs::File::open(format!("/proc/{pid}/root/tmp")).and_then(|root| process::space(root.as_fd()));
-    let Ok(space) = space else { return BTreeSet::new() };
+    space.map_or_else(|_| BTreeSet::new(), |space| full(&space))
+}
+
+/// Which quotas of it are at least 99 % used.
+pub(super) fn full(space: &Space) -> BTreeSet<LimitName> {
     let full = |(all, free): (u64, u64)| all > 0 && free < all.div_ceil(100);
     let quotas = [(LimitName::Disk, space.bytes), (LimitName::Files, space.files)];
     quotas.into_iter().filter(|(_, quota)| full(*quota)).map(|(name, _)| name).collect()

@@ -59,7 +59,7 @@ impl Wasm {
     #[must_use]
     pub fn no_python(&self) -> Option<(String, String)> {
         let nothing = |why: &str| Some((why.to_owned(), SETUP.to_owned()));
-        if !self.prepared.exists() {
+        if self.templates.get().is_none() && !self.prepared.exists() {
             return nothing("no Python is prepared for it"); // looking makes no folder
         }
         match self.templates() {

@@ -97,6 +97,13 @@ struct Found {
     changes_path: bool,
 }
 
+impl Found {
+    /// The first thing that it does and that can't be done.
+    fn deed(&self) -> Option<String> {
+        self.deeds.first().map(|(name, deed, line)| format!("{deed} (`{name}`, line {line})"))
+    }
+}
+
 /// Whether a template of Python runs a script: `importable` are the modules that it has, `beside` says of a
 /// name whether a module of it lies beside the script.
 ///
@@ -108,10 +115,10 @@ pub(super) fn python(
     importable: &BTreeSet<String>,
     beside: &dyn Fn(&str) -> bool,
 ) -> Result<(), Misfit> {
-    if let Some(needs) = deed(source) {
+    let found = look(&String::from_utf8_lossy(source));
+    if let Some(needs) = found.deed() {
         return Err(Misfit { needs });
     }
-    let found = look(&String::from_utf8_lossy(source));
     let missing = found.imports.iter().filter(|(module, _)| {
         let top = module.split('.').next().unwrap_or_default();
         !ALWAYS.contains(&top)
@@ -130,8 +137,7 @@ pub(super) fn python(
 
 /// What a script does that no WebAssembly does, if it does such a thing.
 pub(super) fn deed(source: &[u8]) -> Option<String> {
-    let found = look(&String::from_utf8_lossy(source));
-    found.deeds.first().map(|(name, deed, line)| format!("{deed} (`{name}`, line {line})"))
+    look(&String::from_utf8_lossy(source)).deed()
 }
 
 /// The first names of the modules that a script imports.

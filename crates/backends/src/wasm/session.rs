@@ -20,7 +20,7 @@ use cofferdam_core::files::Workspace;
 use cofferdam_core::outcome::Usage;
 use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable, WindowSize};
 use cofferdam_sys::beneath::Folder as Beneath;
-use cofferdam_sys::process::Space;
+use cofferdam_sys::process::{self, Space};
 use cofferdam_sys::{fd, fdpass};
 use tokio::sync::{Mutex, watch};
 
@@ -78,6 +78,8 @@ pub(super) struct Worker {
     opened: bool,
     /// The last program that it was given.
     last: Option<usize>,
+    /// Its number on the host, once that was looked up: it is nobody else's as long as the worker lives.
+    process: Option<i32>,
 }
 
 /// What a worker has open.
@@ -133,7 +135,7 @@ impl Session for WasmSession {
         Box::pin(async move {
             if self.cpu_at_the_end.is_none() {
                 // What a process used that is killed with its namespace is told to nobody.
-                self.cpu_at_the_end = self.jail.cpu_of_the_other().ok();
+                self.cpu_at_the_end = self.cpu().ok();
             }
             let mut left = self.jail.halt().await?;
             left.usage.cpu = left.usage.cpu.max(self.cpu_at_the_end.unwrap_or_default());
@@ -157,12 +159,9 @@ impl Session for WasmSession {
             if counts.oom_kills > 0 {
                 return Ok(None);
             }
-            let usage = Usage {
-                cpu: self.jail.cpu_of_the_other()?,
-                memory_peak_bytes: counts.memory_peak_bytes,
-                processes_peak: None,
-            };
-            let (usage, limits_hit) = (self.of_the_program(usage), self.jail.fullness());
+            let usage =
+                Usage { cpu: self.cpu()?, memory_peak_bytes: counts.memory_peak_bytes, processes_peak: None };
+            let (usage, limits_hit) = (self.of_the_program(usage), self.jail.fullness()?);
             Ok(Some(Left { processes: 0, usage, limits_hit, out_of_memory: false }))
         })
     }
@@ -298,7 +297,8 @@ impl WasmSession {
             memory_bytes: self.memory_bytes,
             preopens: self.preopens(&code),
         };
-        self.worker = Some(Worker { talk: Arc::clone(&talk), number, code, opened: false, last: None });
+        self.worker =
+            Some(Worker { talk: Arc::clone(&talk), number, code, opened: false, last: None, process: None });
         talk.open(&open).await
     }
 
@@ -313,27 +313,45 @@ impl WasmSession {
 
     /// Has everything of the last run removed, and sees that it is.
     async fn wipe(&mut self) -> Result<bool, BackendError> {
+        let before = self.before.space;
         let Some(worker) = &mut self.worker else { return Ok(false) };
-        let renewed = tokio::time::timeout(RENEWING, worker.talk.renew()).await;
-        if !matches!(renewed, Ok(Ok(()))) {
-            worker.talk.spoil();
-            return Ok(false);
-        }
         worker.last = None;
         self.jail.forget_put();
         self.modules.clear();
-        let as_new = Some(self.jail.space()?) == self.before.space;
-        if !as_new || self.is_more_inside() || !self.is_alive() {
+        // Most programs leave no file. What else they left went with their instance.
+        if Some(self.jail.space()?) != before {
+            let renewed = tokio::time::timeout(RENEWING, worker.talk.renew()).await;
+            if !matches!(renewed, Ok(Ok(()))) {
+                worker.talk.spoil();
+                return Ok(false);
+            }
+            if Some(self.jail.space()?) != before {
+                return Ok(false);
+            }
+        }
+        if !self.is_alive() || self.is_more_inside() {
             return Ok(false);
         }
+        let cpu = self.cpu()?;
         let group = &self.jail.inside().group;
         self.before = Before {
-            space: self.before.space,
-            cpu: self.jail.cpu_of_the_other()?,
+            space: before,
+            cpu,
             memory_bytes: group.memory_bytes().unwrap_or(0),
             peak_is_old: !group.forget_memory_peak(),
         };
         Ok(group.oom_kills() == 0)
+    }
+
+    /// Processor time that the worker has used.
+    fn cpu(&mut self) -> Result<Duration, BackendError> {
+        let failed = BackendError::host("see what the sandbox has used");
+        let Some(worker) = &mut self.worker else { return Err(failed(io::ErrorKind::NotFound.into())) };
+        let process = match worker.process {
+            Some(process) => process,
+            None => *worker.process.insert(self.jail.the_other()?),
+        };
+        process::cpu_time(process).map_err(failed)
     }
 
     /// What the program used, of what was counted of it and its worker together. It is a single thread.

@@ -12,6 +12,8 @@ pub(super) struct Templates {
     folder: Folder,
     /// That of the plain name first.
     all: Vec<Template>,
+    /// The first names of the modules of each.
+    names: Vec<Names>,
     /// What any of them can import.
     importable: BTreeSet<String>,
 }
@@ -34,7 +36,8 @@ impl Templates {
 
     fn new(folder: Folder, all: Vec<Template>) -> Self {
         let importable = all.iter().flat_map(|template| template.importable.iter().cloned()).collect();
-        Templates { folder, all, importable }
+        let names = all.iter().map(Names::of).collect();
+        Templates { folder, all, names, importable }
     }
 
     /// Where everything is.
@@ -68,8 +71,8 @@ impl Templates {
     pub(super) fn best(&self, source: &[u8], open: Option<usize>, memory_bytes: u64) -> Option<usize> {
         let imports = fit::imports(source);
         let worth = |place: &usize| {
-            let Template { importable, preload, .. } = &self.all[*place];
-            let (can, did) = (among(&imports, importable.iter()), among(&imports, preload.iter()));
+            let Names { importable, preload } = &self.names[*place];
+            let (can, did) = (among(&imports, importable), among(&imports, preload));
             (can, did, Some(*place) == open, std::cmp::Reverse(*place))
         };
         let fits = |place: &usize| self.all[*place].memory_bytes <= memory_bytes;
@@ -86,10 +89,26 @@ impl Templates {
     }
 }
 
-/// How many of a script's imports are among these modules, by their first names.
-fn among<'a>(imports: &BTreeSet<String>, modules: impl Iterator<Item = &'a String>) -> usize {
-    let names: BTreeSet<&str> = modules.filter_map(|module| module.split('.').next()).collect();
-    imports.iter().filter(|import| names.contains(import.as_str())).count()
+/// The first names of modules, which imports are looked up by.
+#[derive(Debug)]
+struct Names {
+    importable: BTreeSet<String>,
+    preload: BTreeSet<String>,
+}
+
+impl Names {
+    fn of(template: &Template) -> Self {
+        let first = |module: &String| Some(module.split('.').next()?.to_owned());
+        Names {
+            importable: template.importable.iter().filter_map(first).collect(),
+            preload: template.preload.iter().filter_map(first).collect(),
+        }
+    }
+}
+
+/// How many of a script's imports are among these.
+fn among(imports: &BTreeSet<String>, names: &BTreeSet<String>) -> usize {
+    imports.iter().filter(|import| names.contains(*import)).count()
 }
 
 #[cfg(test)]
