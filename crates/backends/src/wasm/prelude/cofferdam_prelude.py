@@ -533,7 +533,7 @@ def _report(error):
 
 
 def _open_streams():
-    """Fresh standard streams: those of the template may know another kind of file by the number."""
+    """Fresh standard streams. A template's are as good as a clone's: they are pipes wherever it is."""
     sys.stdin = sys.__stdin__ = _stream(0, "<stdin>", "r", "surrogateescape")
     sys.stdout = sys.__stdout__ = _stream(1, "<stdout>", "w", "surrogateescape")
     sys.stderr = sys.__stderr__ = _stream(2, "<stderr>", "w", "backslashreplace")
@@ -747,6 +747,15 @@ def _place(name):
 # Without these Matplotlib looks for a screen, and says that it has no folder of its own.
 _MATPLOTLIB = {"MPLBACKEND": "agg", "MPLCONFIGDIR": f"{_TEMPORARY}/.matplotlib"}
 
+# What every program has of us. A template has it already, so that no clone has to write it down.
+_USUAL = {
+    "HOME": "/home/user",
+    "LANG": "C.UTF-8",
+    "LOGNAME": "user",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "USER": "user",
+}
+
 
 def _begin(argv, seed, environ, folder):
     """What a new process starts with."""
@@ -780,7 +789,6 @@ def _cofferdam_run(source, name, argv, seed, environ=None, folder=_WORKSPACE):
     """
     template_main = sys.modules["__main__"]
     _begin(argv, seed, environ, folder)
-    _open_streams()
     file, path, first = _place(name)
     sys.path.insert(0, first)
     if path is not None:
@@ -911,10 +919,67 @@ def _cofferdam_prepare(preload):
     _warm_up()
     for folder in [at for at in sys.path_importer_cache if not at.startswith(_library)]:
         del sys.path_importer_cache[folder]
+    os.environ.clear()
+    os.environ.update(_MATPLOTLIB | _USUAL)
+    _open_streams()
     gc.collect()
     gc.freeze()
     _full_collections[0] = gc.get_stats()[2]["collections"]
     return failed
+
+
+# What `_cofferdam_mortal` gave last, and what it has still to look at.
+_given, _unseen = [], []
+
+# What comes and goes with a call, or has to notice that nobody has it any more.
+_PASSING = (
+    types.AsyncGeneratorType,
+    types.CoroutineType,
+    types.FrameType,
+    types.GeneratorType,
+    types.TracebackType,
+    io.IOBase.__base__,
+)
+
+
+def _parts(things):
+    """What objects consist of, as far as collecting garbage doesn't know better."""
+    parts = gc.get_referents(*things)
+    for thing in things:
+        if type(thing) is dict:
+            parts += thing  # a dictionary of names tells its values alone
+        elif type(thing) is types.CodeType:
+            parts += (thing.co_consts, thing.co_names, thing.co_filename, thing.co_name, thing.co_qualname)
+            parts += (thing.co_linetable, thing.co_exceptiontable)
+    return parts
+
+
+def _cofferdam_mortal(most=4096):
+    """Prints where some of the template's objects lie that can still be freed, and how many; none at last.
+
+    Each takes two numbers at that place: its own address, and that of its type. Whoever reads them makes the
+    objects immortal, and asks again. A clone then uses what its template made without writing to it: counting
+    references would copy every page that something used lies on.
+    """
+    import array
+
+    if not all(map(sys._is_immortal, _given)):
+        raise RuntimeError("what was given isn't immortal")
+    if _given:
+        _unseen.extend(part for part in _parts(_given) if not sys._is_immortal(part))
+    else:
+        gc.unfreeze()
+        _unseen[:] = gc.get_objects()
+        gc.freeze()
+    _given.clear()
+    while _unseen and len(_given) < most:
+        thing = _unseen.pop()
+        own = thing is _given or thing is _unseen or issubclass(type(thing), _PASSING)
+        if not own and not sys._is_immortal(thing):
+            _given.append(thing)
+    global _addresses
+    _addresses = array.array("I", [address for thing in _given for address in (id(thing), id(type(thing)))])
+    print(_addresses.buffer_info()[0], len(_given))
 
 
 # What of the standard library's top level can be imported only in part or not at all is in

@@ -41,6 +41,12 @@ const SAID_BYTES: usize = 1 << 20;
 /// Prints everything that can be imported, a line each.
 const MODULES: &str = "print('\\n'.join(_cofferdam_importable()))";
 
+/// The largest piece of free memory that is looked for, in bytes; larger ones are used like the end.
+const LARGEST_HOLE_BYTES: usize = 64 << 10;
+
+/// Below that, in bytes, every size that an allocator of 32 bits has is looked for.
+const SMALL_HOLE_BYTES: usize = 512;
+
 /// What was made.
 pub(super) struct Snapshot {
     /// The module.
@@ -113,6 +119,10 @@ fn take_here(
     if failed != "[]" {
         return Err(SetupError::Python { what: "use what it has imported".to_owned(), said: failed });
     }
+    guest.make_immortal()?;
+    // What types keep of freed objects of theirs goes, and with it the last of what nobody has.
+    guest.turn("gc.collect()", "settle")?;
+    guest.fill_holes()?;
     progress(Step::Snapshot);
     let memory_bytes = guest.memory_bytes();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -166,6 +176,50 @@ impl Guest {
             Ok(_) => Err(failed(String::new())),
             Err(error) => Err(failed(format!("{}\n", engine::words(&error)))),
         }
+    }
+
+    /// Makes everything immortal that the template holds, so that no clone counts who uses it.
+    fn make_immortal(&mut self) -> Result<(), SetupError> {
+        let what = "say what it holds";
+        loop {
+            let said = self.turn("_cofferdam_mortal()", what)?;
+            let mut numbers = said.split_whitespace().map(str::parse::<usize>);
+            let (Some(Ok(place)), Some(Ok(count))) = (numbers.next(), numbers.next()) else {
+                return Err(SetupError::Python { what: what.to_owned(), said });
+            };
+            if count == 0 {
+                return Ok(());
+            }
+            let memory = self.instance.get_memory(&mut self.store, "memory");
+            let memory = memory.map(|memory| memory.data_mut(&mut self.store)).unwrap_or_default();
+            python::make_immortal(memory, place, count)
+                .ok_or_else(|| SetupError::Python { what: what.to_owned(), said })?;
+        }
+    }
+
+    /// Takes every piece of memory that is free between what the template holds, so that what a clone makes
+    /// lies together behind all of that, on few pages. Nothing may run in it afterwards.
+    fn fill_holes(&mut self) -> Result<(), SetupError> {
+        let instance = &self.instance;
+        let allocate =
+            instance.get_typed_func::<i32, i32>(&mut self.store, "host_alloc").map_err(of_engine)?;
+        let take = |guest: &mut Self, bytes: usize| match allocate.call(&mut guest.store, bytes as i32) {
+            Ok(0) => Err(SetupError::Engine("there is no memory left for a template".to_owned())),
+            Ok(place) => Ok(place as u32),
+            Err(error) => Err(of_engine(error)),
+        };
+        // Where memory had to grow, it is taken from the end.
+        let before = self.memory_bytes();
+        let mut end = take(self, LARGEST_HOLE_BYTES)?;
+        while self.memory_bytes() == before {
+            end = take(self, LARGEST_HOLE_BYTES)?;
+        }
+        let large = std::iter::successors(Some(LARGEST_HOLE_BYTES), |bytes| Some(bytes / 2));
+        let small = (1..=SMALL_HOLE_BYTES / 8).rev().map(|words| words * 8);
+        for bytes in large.take_while(|bytes| *bytes > SMALL_HOLE_BYTES).chain(small) {
+            while take(self, bytes)? < end {}
+        }
+        Ok(())
     }
 
     fn memory_bytes(&mut self) -> u64 {

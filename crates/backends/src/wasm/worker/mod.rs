@@ -8,6 +8,7 @@
 mod limits;
 mod program;
 pub(super) mod python;
+mod resident;
 mod streams;
 
 use std::fs;
@@ -21,7 +22,8 @@ use cofferdam_guest::wire::{Frame, Inbox};
 use cofferdam_sys::{fd, fdpass, process};
 use wasmtime::Engine;
 
-use self::program::{End, Program, Run};
+use self::program::{End, Ended, Program, Run};
+use self::resident::Resident;
 use self::streams::Stream;
 use super::engine::{self, HOST_STACK_BYTES, STACK_BYTES};
 use super::wire::{FromWorker, ToWorker, Trap, VERSION};
@@ -39,17 +41,20 @@ pub fn main() -> io::Result<()> {
     // First, since it opens a file of `/proc` that belongs to somebody else once we are undumpable.
     let engine =
         engine::for_running().map_err(|error| io::Error::other(engine::words(&error).to_string()))?;
+    let resident = Resident::new();
     process::become_undumpable()?;
     let control = fd::inherited(CONTROL)?.into();
     // A thread of our own, because the stack of the first is as large as whoever started us said.
     let worker = thread::Builder::new().stack_size(STACK_BYTES + 2 * HOST_STACK_BYTES);
-    let serve = || Worker { engine, control, inbox: Inbox::default(), fds: vec![], program: None }.serve();
+    let serve =
+        || Worker { engine, resident, control, inbox: Inbox::default(), fds: vec![], program: None }.serve();
     let worker = worker.spawn(serve);
     worker?.join().unwrap_or_else(|_| Err(io::Error::other("the worker broke down")))
 }
 
 struct Worker {
     engine: Engine,
+    resident: Resident,
     control: UnixStream,
     inbox: Inbox,
     /// Descriptors that came and weren't used yet.
@@ -113,7 +118,7 @@ impl Worker {
         let mut said = Ok(());
         let control = &mut self.control;
         let mut started = || said = control.write_all(&FromWorker::Started.encode());
-        let ended = program.run(run, &streams, &mut started);
+        let mut ended = program.run(run, &streams, &mut started);
         said?;
         let answer = match ended.as_ref().map(|ended| &ended.end) {
             Ok(End::Exited(code)) => FromWorker::Exited(*code),
@@ -125,7 +130,12 @@ impl Worker {
         };
         // Whoever reads the output sees its end before we say so.
         streams.iter().for_each(Stream::close);
-        self.say(&answer)
+        self.control.write_all(&answer.encode())?;
+        // Nobody waits for this, or for the instance to be wiped.
+        if let Some(memory) = ended.as_mut().ok().and_then(Ended::memory) {
+            self.resident.look(memory);
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use wasmtime::component::ResourceTable;
-use wasmtime::{Engine, InstancePre, Linker, Module, Store};
+use wasmtime::{Engine, Instance, InstancePre, Linker, Module, Store};
 use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::p2::bindings::sync::CommandPre;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
@@ -70,12 +70,22 @@ pub(super) enum End {
 /// A run that has ended. Dropping it wipes the instance, which nobody has to wait for.
 pub(super) struct Ended {
     pub(super) end: End,
-    _instance: Left,
+    left: Left,
 }
 
 enum Left {
     Component(#[expect(dead_code, reason = "it is kept to be dropped")] Store<Component>),
-    Core(#[expect(dead_code, reason = "it is kept to be dropped")] Store<Core>),
+    Core(Store<Core>, Instance),
+}
+
+impl Ended {
+    /// What the program has left in its memory, where there is one.
+    pub(super) fn memory(&mut self) -> Option<&mut [u8]> {
+        match &mut self.left {
+            Left::Component(_) => None,
+            Left::Core(store, instance) => Some(instance.get_memory(&mut *store, "memory")?.data_mut(store)),
+        }
+    }
 }
 
 /// A program called its way out, with this status. WASI's own takes none above 125.
@@ -133,7 +143,7 @@ impl Program {
                 let result = command.wasi_cli_run().call_run(&mut store);
                 let result = result.map(|result| i32::from(result.is_err()));
                 let end = ended(result, &store.data().limits);
-                Ok(Ended { end, _instance: Left::Component(store) })
+                Ok(Ended { end, left: Left::Component(store) })
             }
             Code::Core(pre) => {
                 let mut store = self.store(wasi.build_p1(), limits);
@@ -142,7 +152,7 @@ impl Program {
                 started();
                 let result = start.call(&mut store, ()).map(|()| 0);
                 let end = ended(result, &store.data().limits);
-                Ok(Ended { end, _instance: Left::Core(store) })
+                Ok(Ended { end, left: Left::Core(store, instance) })
             }
             Code::Python(pre) => {
                 let script = run.script.as_ref().ok_or("a Python runs a script, and there is none")?;
@@ -154,7 +164,7 @@ impl Program {
                 let result = ready.go(&mut store);
                 let limits = &store.data().limits;
                 let end = python::judge(ended(result, limits), limits);
-                Ok(Ended { end, _instance: Left::Core(store) })
+                Ok(Ended { end, left: Left::Core(store, instance) })
             }
         }
     }

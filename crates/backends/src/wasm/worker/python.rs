@@ -115,6 +115,30 @@ pub(in crate::wasm) fn add_to_linker<T: 'static>(linker: &mut Linker<T>) -> wasm
     Ok(())
 }
 
+/// A count of references that is never changed: `_Py_IMMORTAL_INITIAL_REFCNT` of CPython's
+/// `Include/refcount.h`, where a pointer has 32 bits.
+const IMMORTAL: u32 = 5 << 28;
+
+/// The least such count: `_Py_IMMORTAL_MINIMUM_REFCNT` there.
+const LEAST_IMMORTAL: u32 = 1 << 30;
+
+/// Makes objects immortal whose addresses, each with that of its type, are listed at a place. `None` where what
+/// lies there isn't a list of objects: they begin with their count and their type.
+pub(in crate::wasm) fn make_immortal(memory: &mut [u8], place: usize, count: usize) -> Option<()> {
+    let word = |memory: &[u8], at: usize| Some(u32::from_le_bytes(*memory.get(at..)?.first_chunk()?));
+    for entry in (place..).step_by(8).take(count) {
+        let (object, kind) = (word(memory, entry)? as usize, word(memory, entry + 4)?);
+        let references = word(memory, object)?;
+        if word(memory, object + 4)? != kind || references == 0 {
+            return None;
+        }
+        if references < LEAST_IMMORTAL {
+            memory.get_mut(object..)?.first_chunk_mut().map(|count| *count = IMMORTAL.to_le_bytes())?;
+        }
+    }
+    Some(())
+}
+
 /// What a script's end means: one that gave up for lack of memory was ended by the limit.
 pub(super) fn judge(end: End, limits: &Limits) -> End {
     match end {
@@ -133,6 +157,21 @@ mod tests {
         let mut text = String::new();
         literal(&mut text, b"a'b\\c\n\0\xff\"");
         assert_eq!(text, r#"b'a\'b\\c\n\x00\xff"'"#);
+    }
+
+    #[test]
+    fn what_is_listed_is_immortal_and_nothing_else_is_touched() {
+        let words = |numbers: &[u32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
+        // Two objects of the type at 99, then a list of both.
+        let before = words(&[3, 99, 7, LEAST_IMMORTAL, 99, 7, 0, 99, 12, 99]);
+        let mut memory = before.clone();
+        assert_eq!(make_immortal(&mut memory, 24, 2), Some(()));
+        assert_eq!(memory, words(&[IMMORTAL, 99, 7, LEAST_IMMORTAL, 99, 7, 0, 99, 12, 99]));
+        for wrong in [[0, 98], [8, 99], [20, 99], [4000, 99]] {
+            let mut memory = [&before[..24], &words(&wrong)].concat();
+            assert_eq!(make_immortal(&mut memory, 24, 1), None, "{wrong:?}");
+        }
+        assert_eq!(make_immortal(&mut memory, 32, 2), None, "the list is cut short");
     }
 
     #[test]
