@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use clap::Args;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
-use cofferdam_core::policy::{Ceiling, Policy, decide};
+use cofferdam_core::policy::{Ceiling, Policy, PolicyHash, decide};
 use cofferdam_core::request::{Lang, Origin, Program, Request, Script};
 use cofferdam_engine::pool::Pool;
 use cofferdam_engine::run::Keep;
@@ -89,6 +89,7 @@ struct Batch {
     engine: Engine,
     pool: Pool,
     policy: Policy,
+    hash: PolicyHash,
     /// The same for what jobs narrow.
     granted: Loaded,
     labels: BTreeMap<String, String>,
@@ -154,6 +155,7 @@ fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
             pool: Pool::new(policy.clone(), usual(), args.jobs.min(MOST_PARKED), Box::new(new_run)),
             engine,
             granted: Loaded { layer: policy.as_layer(), rest },
+            hash: policy_hash(&policy),
             policy,
             labels: args.options.label.iter().cloned().collect(),
             told,
@@ -365,14 +367,14 @@ impl Batch {
                 return self.refused(id, request.labels, host_fault(message));
             }
         };
-        let policy = match self.narrowed(policy.as_ref(), timeout) {
-            Ok(policy) => policy,
+        let (policy, hash) = match self.narrowed(policy.as_ref(), timeout) {
+            Ok(narrowed) => narrowed,
             Err(fault) => {
                 let outcome = self.engine.refuse(&run, &request, Some(self.policy.profile), fault);
                 return answered(id, outcome);
             }
         };
-        let grant = match decide(&policy, policy_hash(&policy), &request) {
+        let grant = match decide(&policy, hash, &request) {
             Ok(grant) => grant,
             Err(denial) => {
                 let (message, fix) = (denial.to_string(), Some(denial.fix()));
@@ -395,8 +397,15 @@ impl Batch {
         advised(id, outcome, streams.into_kept(), &asked)
     }
 
-    /// The policy of a job: the batch's, and narrower where the job says so.
-    fn narrowed(&self, own: Option<&serde_json::Value>, timeout: Option<Duration>) -> Result<Policy, Fault> {
+    /// The policy of a job, and its hash: the batch's, and narrower where the job says so.
+    fn narrowed(
+        &self,
+        own: Option<&serde_json::Value>,
+        timeout: Option<Duration>,
+    ) -> Result<(Policy, PolicyHash), Fault> {
+        if own.is_none() && timeout.is_none() {
+            return Ok((self.policy.clone(), self.hash.clone()));
+        }
         let denied = |message: String, fix: &str| Fault {
             code: FaultCode::PolicyDenied,
             message,
@@ -423,7 +432,8 @@ impl Batch {
             }
             policy.limits.timeout = policy.limits.timeout.min(timeout);
         }
-        Ok(policy)
+        let hash = policy_hash(&policy);
+        Ok((policy, hash))
     }
 
     /// The answer to what never became a run.
