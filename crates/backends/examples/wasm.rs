@@ -45,7 +45,8 @@ fn main() -> Result<()> {
             let prepared = setup::module(&fs::read(file)?, &Folder::open(Path::new(folder))?)?;
             eprintln!("prepared in {:?}", start.elapsed());
             let here = |scratch: &Path| vec![preopen(".", scratch, true)];
-            let mut worker = Worker::open(command()?, &prepared.module, prepared.kind, MEMORY_BYTES, here)?;
+            let mut worker =
+                Worker::open(command()?, (&prepared.module, None), prepared.kind, MEMORY_BYTES, here)?;
             worker.start(None, &words[2..], &[], &streams()?)?;
             println!("{:?}", worker.end()?);
             Ok(())
@@ -69,11 +70,11 @@ fn streams() -> Result<[OwnedFd; 3]> {
 
 fn make(wheel: &str, folder: &str, name: &str, preload: &[&str]) -> Result<()> {
     let preload = preload.iter().map(|&name| name.to_owned()).collect();
-    let recipe = Recipe { name: name.to_owned(), preload, packages: vec![] };
+    let recipe = Recipe { name: name.to_owned(), preload, asked: vec![], packages: vec![] };
     let start = Instant::now();
     let mut progress = |step| eprintln!("{:6.1} s {step:?}", start.elapsed().as_secs_f64());
     let template =
-        setup::python(Path::new(wheel), &recipe, &Folder::open(Path::new(folder))?, &mut progress)?;
+        setup::python(Some(Path::new(wheel)), &recipe, &Folder::open(Path::new(folder))?, &mut progress)?;
     eprintln!("{:6.1} s done: {}", start.elapsed().as_secs_f64(), template.module.display());
     eprintln!("it begins with {} MiB, {} modules", template.memory_bytes >> 20, template.importable.len());
     Ok(())

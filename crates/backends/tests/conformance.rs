@@ -28,18 +28,14 @@ conformance!(wasm, in_wasm::wasm_for_test());
 /// The Wasm backend, whose worker is this very program.
 #[cfg(feature = "wasm")]
 mod in_wasm {
-    use std::path::Path;
-
     use cofferdam_backends::wasm::{Wasm, WorkerProgram, worker};
     use cofferdam_testkit::conformance::Absent;
+    use cofferdam_testkit::templates;
 
     use super::*;
 
     /// What makes a worker of this program: the test below alone, and a word that no test has in its name.
     const AS_WORKER: &str = "as-a-worker";
-
-    /// Another place than beside what cargo builds, for templates: as in the tests of the worker.
-    const TEMPLATES: &str = "COFFERDAM_TEST_TEMPLATES";
 
     pub(super) fn wasm_for_test() -> Subject {
         Subject::new(BackendName::Wasm, &[Needs::Python], |state| {
@@ -47,9 +43,7 @@ mod in_wasm {
                 ["--exact", "in_wasm::the_worker_itself", AS_WORKER, "--nocapture", "--test-threads=1"];
             let args = args.map(|word| std::ffi::CString::new(word).unwrap()).to_vec();
             let own = WorkerProgram { path: std::env::current_exe().unwrap(), args };
-            let prepared = std::env::var_os(TEMPLATES)
-                .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("wasm"), Into::into);
-            let wasm = Wasm::new(Container::for_runs(state.to_owned()), own, prepared);
+            let wasm = Wasm::new(Container::for_runs(state.to_owned()), own, templates::folder());
             match wasm.no_python() {
                 None => Ok(Box::new(wasm)),
                 Some((why, fix)) => Err(Absent { why, fix }),

@@ -7,6 +7,7 @@
 //! - [`rows`]: the rows of the table of attacks, each beside its positive control.
 //! - [`secrets`]: looks for a secret in what came out, in whatever form.
 //! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
+//! - [`templates`]: the Pythons that tests run in WebAssembly.
 //! - The programs `crash` and `soak`, which `cargo xtask` calls by night.
 //! - [`skip!`]: a test that can't run here says so by name, and is counted.
 
@@ -19,6 +20,7 @@ pub mod product;
 pub mod rows;
 pub mod scripted;
 pub mod secrets;
+pub mod templates;
 
 use std::io::Write;
 

@@ -17,11 +17,12 @@ mod nextest;
 pub(crate) mod results;
 pub(crate) mod rows;
 mod stream;
+mod templates;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -34,19 +35,42 @@ use results::{End, Results, Run};
 /// The variable by which tests find the file for their skips.
 const SKIPS_VARIABLE: &str = "COFFERDAM_SKIPS";
 
+/// What tests are told by variables.
+struct Told<'a> {
+    /// The file for their skips.
+    skips: &'a Path,
+    /// The folder of what is prepared for them.
+    templates: &'a Path,
+}
+
+/// What was built for the tests.
+struct Built {
+    /// Which test binary belongs to which target. Key: file name; value: the name that nextest would use.
+    binaries: HashMap<String, String>,
+    /// The program itself, if a test uses it.
+    product: Option<PathBuf>,
+}
+
 /// Runs the tests that `args` select, or all of them.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Problem> {
     needs::check()?;
     let folder = workspace.results_folder()?;
     let skips = folder.join("skips.tsv");
-    let told = folder.join(rows::FILE);
-    for file in [&skips, &told] {
+    let rows = folder.join(rows::FILE);
+    for file in [&skips, &rows] {
         fs::write(file, "").map_err(Problem::at("write", file))?;
     }
 
     let nextest = workspace.has_cargo_tool("nextest");
-    let (runs, runner_is_content) =
-        if nextest { with_nextest(workspace, args, &skips)? } else { with_cargo(workspace, args, &skips)? };
+    let built = build(workspace, args, nextest)?;
+    let templates = templates::prepare(built.product.as_deref());
+    let told = Told { skips: &skips, templates: &templates.folder };
+    let (runs, runner_is_content) = if nextest {
+        with_nextest(workspace, args, &told)?
+    } else {
+        with_cargo(workspace, args, &told, built.binaries)?
+    };
+    drop(templates);
 
     let mut results =
         Results { runner: if nextest { "cargo-nextest" } else { "cargo test" }.to_owned(), runs };
@@ -60,7 +84,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
         ));
     }
     let verdict = report(&results, &strangers, runner_is_content)?;
-    print!("{}", rows::summary(&fs::read_to_string(&told).map_err(Problem::at("read", &told))?));
+    print!("{}", rows::summary(&fs::read_to_string(&rows).map_err(Problem::at("read", &rows))?));
     Ok(verdict)
 }
 
@@ -89,13 +113,17 @@ fn report(results: &Results, strangers: &[String], runner_is_content: bool) -> R
     Ok(Verdict::from(failed == 0 && runner_is_content))
 }
 
-fn with_nextest(workspace: &Workspace, args: &[String], skips: &Path) -> Result<(Vec<Run>, bool), Problem> {
+fn with_nextest(
+    workspace: &Workspace,
+    args: &[String],
+    told: &Told<'_>,
+) -> Result<(Vec<Run>, bool), Problem> {
     let mut command = workspace.cargo();
     command.args(["nextest", "run", "--no-fail-fast", "--color=never"]);
     // With `all`, ignored tests are shown, but also every test that `args` don't select.
     command.arg(if args.is_empty() { "--status-level=all" } else { "--status-level=pass" });
     command.arg("--final-status-level=fail");
-    select(&mut command, args, skips);
+    select(&mut command, args, told);
     let mut parser = nextest::Parser::default();
     let mut content = follow(&mut command, |line| parser.line(line))?;
     let mut runs = parser.finish();
@@ -104,7 +132,7 @@ fn with_nextest(workspace: &Workspace, args: &[String], skips: &Path) -> Result<
         // not compile".
         let mut command = workspace.cargo();
         command.args(["test", "--doc", "--no-fail-fast"]);
-        select(&mut command, args, skips);
+        select(&mut command, args, told);
         let mut parser = libtest::Parser::new(HashMap::new());
         content &= follow(&mut command, |line| parser.line(line))?;
         runs.extend(parser.finish());
@@ -112,11 +140,15 @@ fn with_nextest(workspace: &Workspace, args: &[String], skips: &Path) -> Result<
     Ok((runs, content))
 }
 
-fn with_cargo(workspace: &Workspace, args: &[String], skips: &Path) -> Result<(Vec<Run>, bool), Problem> {
-    let binaries = build(workspace, args)?;
+fn with_cargo(
+    workspace: &Workspace,
+    args: &[String],
+    told: &Told<'_>,
+    binaries: HashMap<String, String>,
+) -> Result<(Vec<Run>, bool), Problem> {
     let mut command = workspace.cargo();
     command.args(["test", "--no-fail-fast"]);
-    select(&mut command, args, skips);
+    select(&mut command, args, told);
     let mut parser = libtest::Parser::new(binaries);
     let content = follow(&mut command, |line| parser.line(line))?;
     Ok((parser.finish(), content))
@@ -132,26 +164,63 @@ fn follow(command: &mut Command, mut parse: impl FnMut(&str)) -> Result<bool, Pr
     Ok(status.success())
 }
 
-fn select(command: &mut Command, args: &[String], skips: &Path) {
+fn select(command: &mut Command, args: &[String], told: &Told<'_>) {
+    whole_workspace(command, args);
+    command.args(args).env(SKIPS_VARIABLE, told.skips).env("CARGO_TERM_COLOR", "never");
+    command.env(rows::VARIABLE, told.skips.with_file_name(rows::FILE));
+    command.env(templates::VARIABLE, told.templates);
+}
+
+fn whole_workspace(command: &mut Command, args: &[String]) {
     if !args.iter().any(|arg| arg.starts_with("-p") || arg.starts_with("--package")) {
         command.arg("--workspace");
     }
-    command.args(args).env(SKIPS_VARIABLE, skips).env("CARGO_TERM_COLOR", "never");
-    command.env(rows::VARIABLE, skips.with_file_name(rows::FILE));
 }
 
-/// Builds the test binaries and says which belongs to which target: `cargo test` prints only a file
-/// name when it runs them. Key: file name; value: the name that nextest would use.
-fn build(workspace: &Workspace, args: &[String]) -> Result<HashMap<String, String>, Problem> {
-    let ours: Vec<String> = args.iter().take_while(|arg| *arg != "--").cloned().collect();
+/// Builds the test binaries and says which belongs to which target: `cargo test` prints only a file name when it
+/// runs them. nextest has other words for what is selected than cargo: for it, all of the packages is built.
+fn build(workspace: &Workspace, args: &[String], nextest: bool) -> Result<Built, Problem> {
+    let ours =
+        if nextest { packages(args) } else { args.iter().take_while(|arg| *arg != "--").cloned().collect() };
     let mut command = workspace.cargo();
     command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]);
-    select(&mut command, &ours, Path::new(""));
+    whole_workspace(&mut command, &ours);
+    command.args(&ours).env("CARGO_TERM_COLOR", "never");
     let output = command.stderr(Stdio::inherit()).output().map_err(Problem::starting("cargo test"))?;
     if !output.status.success() {
         return Err(Problem::Stop("the tests don't build; the compiler's messages are above".to_owned()));
     }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(artifact).collect())
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(Built {
+        binaries: text.lines().filter_map(artifact).collect(),
+        product: text.lines().find_map(product),
+    })
+}
+
+/// Which packages and features some arguments name.
+fn packages(args: &[String]) -> Vec<String> {
+    let mut found = vec![];
+    let mut args = args.iter().take_while(|arg| *arg != "--");
+    while let Some(arg) = args.next() {
+        let takes_one = matches!(arg.as_str(), "-p" | "--package" | "-F" | "--features");
+        let whole = ["-p", "--package=", "-F", "--features=", "--no-default-features", "--all-features"];
+        if takes_one || whole.iter().any(|word| arg.starts_with(word)) {
+            found.push(arg.clone());
+            if takes_one {
+                found.extend(args.next().cloned());
+            }
+        }
+    }
+    found
+}
+
+/// Where the program itself is, if a message of cargo's is about that.
+fn product(line: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let target = &message["target"];
+    let ours = target["name"] == "cofferdam" && target["kind"][0] == "bin";
+    let path = message["executable"].as_str()?;
+    (ours && message["profile"]["test"] == Value::Bool(false)).then(|| path.into())
 }
 
 fn artifact(line: &str) -> Option<(String, String)> {
@@ -199,6 +268,25 @@ mod tests {
         assert_eq!(name("test"), ("run-275ab411bad78933".to_owned(), "cofferdam-core::run".to_owned()));
         assert_eq!(name("bin").1, "cofferdam-core::bin/run");
         assert_eq!(name("lib").1, "cofferdam-core");
+    }
+
+    #[test]
+    fn the_program_itself_is_found_among_what_was_built() {
+        let line = |test: bool| {
+            format!(
+                r#"{{"package_id":"path+file:///w/crates/cofferdam#0.1.0","target":{{"kind":["bin"],"name":"cofferdam"}},
+                "profile":{{"test":{test}}},"executable":"/t/debug/cofferdam"}}"#
+            )
+        };
+        assert_eq!(product(&line(false)), Some("/t/debug/cofferdam".into()));
+        assert_eq!(product(&line(true)), None);
+    }
+
+    #[test]
+    fn only_packages_and_features_are_built_for_nextest() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let args = words("-p core --features weaken -E test(a) --package=sys -- --exact");
+        assert_eq!(packages(&args), words("-p core --features weaken --package=sys"));
     }
 
     #[test]

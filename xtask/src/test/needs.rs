@@ -26,6 +26,8 @@ enum Thing {
     Library(&'static str),
     /// A program in `PATH` or one of the folders for administrators.
     Program(&'static str),
+    /// A module of Python's, which is run.
+    PythonModule(&'static str),
 }
 
 const NEEDS: &[Need] = &[
@@ -41,6 +43,12 @@ const NEEDS: &[Need] = &[
         package: "python3",
         purpose: "as the program in most sandboxes",
         required: true,
+    },
+    Need {
+        thing: Thing::PythonModule("pip"),
+        package: "python3-pip",
+        purpose: "to fetch the Python that runs in WebAssembly",
+        required: false,
     },
     Need {
         thing: Thing::Program("bwrap"),
@@ -99,7 +107,7 @@ pub(crate) fn check() -> Result<(), Problem> {
 impl Thing {
     fn name(&self) -> &'static str {
         match self {
-            Self::File(name) | Self::Library(name) | Self::Program(name) => name,
+            Self::File(name) | Self::Library(name) | Self::Program(name) | Self::PythonModule(name) => name,
         }
     }
 
@@ -107,6 +115,7 @@ impl Thing {
         match self {
             Self::File(path) => Path::new(path).exists(),
             Self::Library(name) => compiler_finds(name),
+            Self::PythonModule(name) => python_has(name),
             Self::Program(name) => {
                 let path = std::env::var_os("PATH").unwrap_or_default();
                 std::env::split_paths(&path)
@@ -126,6 +135,12 @@ fn compiler_finds(library: &str) -> bool {
         .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().starts_with('/'))
 }
 
+fn python_has(module: &str) -> bool {
+    let mut python = Command::new("python3");
+    python.args(["-m", module, "--version"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    python.status().is_ok_and(|status| status.success())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +150,7 @@ mod tests {
         assert!(!Thing::Program("no-such-program-anywhere").is_there());
         assert!(!Thing::File("/no/such/file").is_there());
         assert!(!Thing::Library("libnosuchlibrary.a").is_there());
+        assert!(!Thing::PythonModule("no_such_module_anywhere").is_there());
     }
 
     #[test]

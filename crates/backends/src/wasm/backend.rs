@@ -213,7 +213,7 @@ impl Backend for Wasm {
                 .templates()
                 .clone()
                 .map_err(|why| BackendError::host("use what was prepared")(std::io::Error::other(why)))?;
-            let fittings = jail::fittings(self.own.path.clone(), templates.folder());
+            let fittings = jail::fittings(self.own.path.clone(), templates.folder().path());
             let gaps = self.gaps(&grant);
             let mut jail = self.container.open_with(run, &grant, &gaps, &fittings).await?;
             let missing = gaps.iter().any(|gap| gap.capability == Capability::NoAmbientAuthority);

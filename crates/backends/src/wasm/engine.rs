@@ -6,9 +6,7 @@ use std::fs::File;
 use std::hash::{Hash, Hasher};
 
 use sha2::{Digest, Sha256};
-use wasmtime::{
-    Collector, Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig,
-};
+use wasmtime::{Collector, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 /// The stack of a program, in bytes: what Python's own guard against deep recursion counts on, which is
 /// the main thread's on Linux.
@@ -67,16 +65,14 @@ const MEMORIES: u32 = 8;
 /// Most tables of a program.
 const TABLES: u32 = 64;
 
-/// An engine that prepares what [`for_running`] runs.
+/// An engine that prepares what [`for_running`] runs, and starts what a template is made of.
 pub(super) fn for_preparing() -> wasmtime::Result<Engine> {
     Engine::new(&settings())
 }
 
-/// An engine for code that runs once, for some seconds: compiled fast rather than well.
-pub(super) fn for_one_start() -> wasmtime::Result<Engine> {
-    let mut config = settings();
-    config.cranelift_opt_level(OptLevel::None);
-    Engine::new(&config)
+/// The same, on one thread.
+pub(super) fn for_compiling_in_a_jail() -> wasmtime::Result<Engine> {
+    Engine::new(settings().parallel_compilation(false))
 }
 
 /// What makes native code what it is.

@@ -92,12 +92,14 @@ mod tests {
     fn template() -> Template {
         Template {
             name: "python".into(),
-            module: "/p/python-1.cwasm".into(),
-            library: "/p/python-1.files/lib".into(),
-            data: "/p/python-1.files/mpl-data".into(),
+            module: "/p/code-1.cwasm".into(),
+            image: "/p/python-1.cwasm".into(),
+            library: "/p/code-1.files/lib".into(),
+            data: "/p/code-1.files/mpl-data".into(),
             importable: Default::default(),
             preload: vec![],
             memory_bytes: 0,
+            held: vec![],
         }
     }
 
@@ -108,8 +110,8 @@ mod tests {
         {
             let jail = Path::new(jail.to_str().unwrap());
             let own = ["/workspace", "/tmp", "/home/user"].iter().any(|folder| jail == Path::new(folder));
-            let read = jail.starts_with("/cofferdam/shown")
-                || jail.starts_with("/cofferdam/prepared/python-1.files");
+            let read =
+                jail.starts_with("/cofferdam/shown") || jail.starts_with("/cofferdam/prepared/code-1.files");
             assert!(own || (read && !writable), "{guest:?} is {jail:?}");
         }
     }
@@ -122,11 +124,11 @@ mod tests {
         let jail = |guest: &CStr| {
             preopens.iter().find(|preopen| preopen.guest.as_c_str() == guest).unwrap().jail.clone()
         };
-        assert_eq!(jail(c"/usr/local/lib").as_c_str(), c"/cofferdam/prepared/python-1.files/lib");
-        assert_eq!(jail(PYTHON_PREOPENS[2].0).as_c_str(), c"/cofferdam/prepared/python-1.files/mpl-data");
+        assert_eq!(jail(c"/usr/local/lib").as_c_str(), c"/cofferdam/prepared/code-1.files/lib");
+        assert_eq!(jail(PYTHON_PREOPENS[2].0).as_c_str(), c"/cofferdam/prepared/code-1.files/mpl-data");
         assert_eq!(jail(c"/").as_c_str(), c"/cofferdam/shown");
         assert_eq!(jail(c"/workspace").as_c_str(), c"/workspace");
-        let module = inside(Path::new("/p"), &template().module);
+        let module = inside(Path::new("/p"), &template().image);
         assert_eq!(module.as_c_str(), c"/cofferdam/prepared/python-1.cwasm");
     }
 }

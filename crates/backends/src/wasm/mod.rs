@@ -4,7 +4,7 @@
 //! - [`session`]: a sandbox that is open: a container as the [`jail`], a worker in it, and how the host talks
 //!   with that ([`talk`]). [`templates`]: the Pythons that are prepared.
 //! - [`wire`]: what the host and a worker say to each other.
-//! - [`worker`]: the process inside, which has the engine.
+//! - [`worker`]: the process inside, which has the engine. [`whole`]: code and the memory that it begins with.
 //! - [`setup`]: what is prepared once, so that a run starts in half a millisecond.
 
 mod backend;
@@ -16,6 +16,7 @@ mod session;
 pub mod setup;
 mod talk;
 mod templates;
+mod whole;
 pub mod wire;
 pub mod worker;
 

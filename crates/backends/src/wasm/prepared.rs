@@ -3,7 +3,8 @@
 //!
 //! Whoever can write such a file can run anything, so one is opened only where the path leads to a regular
 //! file that nobody could have changed: on the host, out of a folder that was checked
-//! ([`Folder`](super::setup::Folder)); in a worker, where the host's jail shows it read-only.
+//! ([`Folder`](super::setup::Folder)), to make a template with Python's own code; in a worker, where the host's
+//! jail shows it read-only, for everything else. Nothing that is somebody else's runs outside of a jail.
 
 use std::fs::File;
 use std::io;
@@ -21,9 +22,9 @@ use wasmtime::{Engine, Module};
 /// settings.
 pub(super) fn load_module(engine: &Engine, path: &Path) -> wasmtime::Result<Module> {
     let file = regular(path)?;
-    // SAFETY: the file is what `Engine::precompile_module` made of a module in `setup`, since this runs in a
-    // worker alone, whose jail shows what the host found in a folder that only its user can write. The
-    // worker can't write it, and whoever changes the jail's mounts is the host.
+    // SAFETY: the file is what `Engine::precompile_module` made of a module. In `setup` it was found in a
+    // folder that only its user can write. In a worker, the jail shows what the host found there: the worker
+    // can't write it, and whoever changes the jail's mounts is the host.
     unsafe { Module::deserialize_open_file(engine, file) }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use cofferdam_sys::{fd, fdpass};
 use tokio::sync::{Mutex, watch};
 
 use super::jail;
-use super::setup::Prepared;
+use super::setup::{self, Prepared, SetupError};
 use super::talk::{Answer, End, Talk};
 use super::templates::Templates;
-use super::wire::{self, Preopen, ToWorker, Trap};
+use super::wire::{self, Kind, Preopen, ToWorker, Trap};
 use crate::container::{ContainerSession, Inside, Pipes, Streams};
 
 /// The longest source that is read out of a workspace, in bytes: what `run` takes of a file elsewhere.
@@ -36,6 +36,12 @@ const SOURCE_BYTES: u64 = 64 << 20;
 
 /// How long a worker may take to wipe what a program left, before a new one is cheaper.
 const RENEWING: Duration = Duration::from_secs(2);
+
+/// How long compiling a module may take: one of 30 MB takes half of it.
+const COMPILING: Duration = Duration::from_secs(60);
+
+/// The most that is taken of what was compiled, in bytes.
+const MOST_COMPILED_BYTES: u64 = 512 << 20;
 
 /// A Wasm sandbox that is open.
 pub(super) struct WasmSession {
@@ -50,7 +56,7 @@ pub(super) struct WasmSession {
     pub(super) shown: Vec<String>,
     /// The process that runs programs, if one does.
     pub(super) worker: Option<Worker>,
-    /// Modules that were put, by name: what is run of them is prepared outside.
+    /// Modules that were put, by name.
     pub(super) modules: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) before: Before,
     /// What the worker had used when it was halted.
@@ -85,6 +91,8 @@ pub(super) struct Worker {
 /// What a worker has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Code {
+    /// Nothing: it compiles.
+    Compiler,
     /// A template, by its place in the list.
     Python(usize),
     /// A module.
@@ -94,7 +102,7 @@ pub(super) enum Code {
 /// A program, taken apart for a worker.
 struct Wanted {
     name: CString,
-    open: (Code, wire::Kind),
+    open: (Code, Kind),
     script: Option<wire::Script>,
     argv: Vec<CString>,
 }
@@ -188,7 +196,7 @@ impl WasmSession {
     /// is run.
     pub(super) async fn employ_ahead(&mut self) {
         if let Some(usual) = self.templates.usual(self.memory_bytes) {
-            let _ = self.hire(Code::Python(usual), wire::Kind::Python).await;
+            let _ = self.hire(Code::Python(usual), Kind::Python).await;
         }
     }
 
@@ -282,7 +290,19 @@ impl WasmSession {
     }
 
     /// Starts a worker and tells it what to open.
-    async fn hire(&mut self, code: Code, kind: wire::Kind) -> Result<(), BackendError> {
+    async fn hire(&mut self, code: Code, kind: Kind) -> Result<(), BackendError> {
+        let open = ToWorker::Open {
+            module: self.module_inside(&code),
+            image: self.image_inside(&code),
+            kind,
+            memory_bytes: self.memory_bytes,
+            preopens: self.preopens(&code),
+        };
+        self.start_worker(code).await?.open(&open).await
+    }
+
+    /// Starts a worker.
+    async fn start_worker(&mut self, code: Code) -> Result<Arc<Talk>, BackendError> {
         let failed = |action: &str| BackendError::host(action.to_owned());
         let (ours, theirs) = fdpass::pair().map_err(failed("make the worker's socket"))?;
         let null = std::fs::File::options().read(true).write(true).open("/dev/null");
@@ -291,15 +311,10 @@ impl WasmSession {
         let argv = jail::worker_argv(&self.worker_args);
         let number = self.jail.start_ours(argv, streams).await?;
         let talk = Arc::new(Talk::new(ours).map_err(failed("open the worker's socket"))?);
-        let open = ToWorker::Open {
-            module: self.module_inside(&code),
-            kind,
-            memory_bytes: self.memory_bytes,
-            preopens: self.preopens(&code),
-        };
-        self.worker =
-            Some(Worker { talk: Arc::clone(&talk), number, code, opened: false, last: None, process: None });
-        talk.open(&open).await
+        let opened = code == Code::Compiler;
+        let worker = Worker { talk: Arc::clone(&talk), number, code, opened, last: None, process: None };
+        self.worker = Some(worker);
+        Ok(talk)
     }
 
     /// Ends the worker, if there is one, and waits until it is gone.
@@ -415,11 +430,11 @@ impl WasmSession {
         let name = CString::new(name).unwrap_or_default();
         let argv = std::iter::once(first).chain(args).collect();
         let script = wire::Script { name: name.clone(), source };
-        Ok(Wanted { name, open: (Code::Python(template), wire::Kind::Python), script: Some(script), argv })
+        Ok(Wanted { name, open: (Code::Python(template), Kind::Python), script: Some(script), argv })
     }
 
     /// A module by the name that a program has, ready to be opened.
-    async fn prepared(&self, name: &CStr) -> Result<Prepared, BackendError> {
+    async fn prepared(&mut self, name: &CStr) -> Result<Prepared, BackendError> {
         let refused = |source: io::Error| BackendError::Exec { program: name.to_owned(), source };
         let path = name.to_bytes();
         let path = path.strip_prefix(b"/workspace/").or(path.strip_prefix(b"./")).unwrap_or(path);
@@ -432,15 +447,73 @@ impl WasmSession {
                 })?
             }
         };
+        let bytes = Arc::new(bytes);
+        let (templates, wasm) = (Arc::clone(&self.templates), Arc::clone(&bytes));
+        let sought = aside(move || setup::seek(&wasm, templates.folder())).await.map_err(refused)?;
+        if let Some(found) = sought.found {
+            return Ok(found);
+        }
+        let code = self.compile(name, sought.kind, bytes).await?;
         let templates = Arc::clone(&self.templates);
-        let made = tokio::task::spawn_blocking(move || templates.module(&bytes)).await;
-        let made = made.map_err(|error| refused(io::Error::other(error.to_string())))?;
-        made.map_err(|error| refused(io::Error::other(error.to_string())))
+        aside(move || setup::keep(&sought, &code, templates.folder())).await.map_err(refused)
+    }
+
+    /// Compiles a module, in a worker of its own: a compiler can have faults too, and some modules take it more
+    /// time and memory than there is. No program may have had a hand in it, since what comes of it is kept for
+    /// others who bring the same module. What it takes is the sandbox's own memory and time.
+    async fn compile(
+        &mut self,
+        name: &CStr,
+        kind: Kind,
+        wasm: Arc<Vec<u8>>,
+    ) -> Result<Vec<u8>, BackendError> {
+        let refused =
+            |why: String| BackendError::Exec { program: name.to_owned(), source: io::Error::other(why) };
+        self.dismiss().await?;
+        if self.jail.processes() != 1 {
+            return Err(refused("it isn't alone in its sandbox, and has to be compiled first".to_owned()));
+        }
+        let failed = |action: &str| BackendError::host(action.to_owned());
+        let (module, to_module) = fd::pipe().map_err(failed("make a pipe for the module"))?;
+        let (from_code, code) = fd::pipe().map_err(failed("make a pipe for what is compiled"))?;
+        let talk = self.start_worker(Code::Compiler).await?;
+        // Whoever doesn't read it is ended, and then this ends too.
+        let fed = tokio::task::spawn_blocking(move || std::fs::File::from(to_module).write_all(&wasm));
+        let taken = tokio::task::spawn_blocking(move || {
+            let mut code = vec![];
+            std::fs::File::from(from_code).take(MOST_COMPILED_BYTES + 1).read_to_end(&mut code).map(|_| code)
+        });
+        let compile = ToWorker::Compile { kind };
+        let answer = talk.compile(&compile, [module.as_fd(), code.as_fd()], COMPILING).await;
+        drop((module, code));
+        let killed = self.jail.inside().group.oom_kills() > 0;
+        if !killed {
+            self.dismiss().await?; // and with it both pipes
+        }
+        let why = match answer? {
+            Some(Answer::Done(())) => None,
+            Some(Answer::Refused(why)) => Some(why),
+            None if killed => {
+                Some("compiling it takes more memory than it may have (limits.memory)".to_owned())
+            }
+            None => Some(format!("compiling it takes more than {} s", COMPILING.as_secs())),
+        };
+        if let Some(why) = why {
+            return Err(refused(why));
+        }
+        let _ = fed.await; // a module that was compiled was read
+        let code = taken.await.map_err(io::Error::other).and_then(|taken| taken);
+        let code = code.map_err(failed("take what was compiled"))?;
+        if code.len() as u64 > MOST_COMPILED_BYTES {
+            return Err(refused("what is compiled of it is too large".to_owned()));
+        }
+        let group = &self.jail.inside().group;
+        self.before.peak_is_old = !group.forget_memory_peak();
+        Ok(code)
     }
 
     /// What a file of the host's workspace holds. It is read here, as it is shown inside.
     fn in_workspace(&self, path: &CStr) -> Result<Vec<u8>, BackendError> {
-        use std::io::Read as _;
         let read = |workspace: &Workspace| {
             let path = path.to_str().map_err(|_| io::Error::from(io::ErrorKind::InvalidFilename))?;
             let file = Beneath::open(&workspace.host)?.open_file(path)?;
@@ -460,23 +533,37 @@ impl WasmSession {
     /// Where a worker finds what it is to open.
     fn module_inside(&self, code: &Code) -> CString {
         jail::inside(
-            self.templates.folder(),
+            self.templates.folder().path(),
             match code {
                 Code::Python(template) => &self.templates.of(*template).module,
                 Code::Module(path) => path,
+                Code::Compiler => return CString::default(), // it opens nothing
             },
         )
+    }
+
+    fn image_inside(&self, code: &Code) -> Option<CString> {
+        let Code::Python(template) = code else { return None };
+        Some(jail::inside(self.templates.folder().path(), &self.templates.of(*template).image))
     }
 
     /// The folders that a program sees.
     fn preopens(&self, code: &Code) -> Vec<Preopen> {
         match code {
             Code::Python(template) => {
-                jail::python_preopens(self.templates.folder(), self.templates.of(*template))
+                jail::python_preopens(self.templates.folder().path(), self.templates.of(*template))
             }
-            Code::Module(_) => jail::module_preopens(&self.shown),
+            Code::Compiler | Code::Module(_) => jail::module_preopens(&self.shown),
         }
     }
+}
+
+/// Does something that takes a while where it holds nobody up.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SetupError> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?;
+    done.map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// SIGKILL, as it is sent and as it is told.

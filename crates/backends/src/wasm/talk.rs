@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_guest::wire::{Frame, Inbox};
@@ -82,6 +83,28 @@ impl Talk {
             FromWorker::Ready(VERSION) => Ok(Answer::Done(())),
             FromWorker::Failed(why) => Ok(self.refused(why)),
             other => Err(self.out_of_turn(&other)),
+        }
+    }
+
+    /// Has it compile a module that it reads from one descriptor, and write what comes of it to another. None if it
+    /// isn't done in time, or is gone.
+    pub(super) async fn compile(
+        &self,
+        compile: &ToWorker,
+        descriptors: [BorrowedFd<'_>; 2],
+        within: Duration,
+    ) -> Result<Option<Answer<()>>, BackendError> {
+        let mut ear = self.ear.lock().await;
+        self.spoil(); // it does nothing else
+        self.say(compile, &descriptors).await?;
+        match tokio::time::timeout(within, self.hear(&mut ear)).await {
+            Err(_) => Ok(None),
+            Ok(heard) => match heard? {
+                Some(FromWorker::Compiled) => Ok(Some(Answer::Done(()))),
+                Some(FromWorker::Failed(why)) => Ok(Some(self.refused(why))),
+                Some(other) => Err(self.out_of_turn(&other)),
+                None => Ok(None),
+            },
         }
     }
 
@@ -181,6 +204,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
 
+    use super::super::wire::Kind;
     use super::*;
 
     fn run() -> ToWorker {
@@ -236,6 +260,28 @@ mod tests {
             let (talk, _theirs) = with(&[FromWorker::Ready(version)]).await;
             assert!(matches!(talk.opened().await, Err(BackendError::Wire(_))));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_compiler_is_waited_for_so_long_and_has_done_nothing_if_it_goes() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let within = Duration::from_secs(60);
+        let compile = async |said: &[FromWorker], gone: bool| {
+            let (talk, theirs) = with(said).await;
+            if gone {
+                theirs.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            let done = talk.compile(&ToWorker::Compile { kind: Kind::Core }, [null.as_fd(); 2], within).await;
+            assert!(talk.is_spoiled(), "it has nothing else to do");
+            drop(theirs);
+            done
+        };
+        assert!(matches!(compile(&[], false).await, Ok(None)));
+        assert!(matches!(compile(&[], true).await, Ok(None)));
+        assert!(matches!(compile(&[FromWorker::Compiled], false).await, Ok(Some(Answer::Done(())))));
+        let failed = compile(&[FromWorker::Failed("no".into())], false).await;
+        assert!(matches!(failed, Ok(Some(Answer::Refused(why))) if why == "no"));
+        assert!(matches!(compile(&[FromWorker::Clean], false).await, Err(BackendError::Wire(_))));
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::fit;
-use super::setup::{self, Folder, Prepared, SetupError, Template};
+use super::setup::{self, Folder, SetupError, Template};
 
 /// What was prepared, looked at once.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ impl Templates {
     }
 
     /// Where everything is.
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
+    pub(super) fn folder(&self) -> &Folder {
+        &self.folder
     }
 
     /// Whether there is a Python at all.
@@ -78,15 +78,6 @@ impl Templates {
         let fits = |place: &usize| self.all[*place].memory_bytes <= memory_bytes;
         (0..self.all.len()).filter(fits).max_by_key(worth)
     }
-
-    /// Makes a module ready, or finds it so.
-    ///
-    /// # Errors
-    ///
-    /// [`SetupError`] if it is none.
-    pub(super) fn module(&self, bytes: &[u8]) -> Result<Prepared, SetupError> {
-        setup::module(bytes, &self.folder)
-    }
 }
 
 /// The first names of modules, which imports are looked up by.
@@ -120,11 +111,13 @@ mod tests {
         Template {
             name: name.into(),
             module: "/m".into(),
+            image: "/i".into(),
             library: "/l".into(),
             data: "/d".into(),
             importable: texts(importable).into_iter().collect(),
             preload: texts(preload),
             memory_bytes,
+            held: vec![],
         }
     }
 

@@ -5,6 +5,7 @@
 //! the host's end of the socket closes, it ends.
 //!
 //! ```text
+//! Compile ─► Compiled | Failed  once, instead of all others
 //! Open ─► Ready | Failed        once
 //! Run  ─► Started, Exited | Trapped       or Failed, if it could not be started
 //! Renew ─► Clean                after a run; or the worker ends
@@ -18,7 +19,7 @@ use std::ffi::{CStr, CString};
 use cofferdam_guest::wire::{BadFrame, Frame, Reader, Writer};
 
 /// The version of this wire; the worker says it when it is ready.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest frame that a worker takes: a script, its arguments and its environment.
 pub const TO_WORKER_BYTES: usize = 64 << 20;
@@ -45,10 +46,18 @@ pub const PYTHON_PREOPENS: [(&CStr, bool); 6] = [
 /// What the host says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToWorker {
+    /// Compile a module. Two descriptors come with it: it is read from the first, and what is compiled is
+    /// written to the second.
+    Compile {
+        /// What it is: no Python.
+        kind: Kind,
+    },
     /// Open what is to be run. Once, and first.
     Open {
         /// The path of the prepared file, as the worker sees it.
         module: CString,
+        /// That of the image that a Python begins with.
+        image: Option<CString>,
         /// What it is.
         kind: Kind,
         /// Most linear memory of the program, in bytes.
@@ -79,7 +88,7 @@ pub enum Kind {
     Component,
     /// A core module with `_start`: WASI preview 1.
     Core,
-    /// A snapshot of a Python that has started.
+    /// A Python, with an image of one that has started.
     Python,
 }
 
@@ -108,6 +117,8 @@ pub struct Script {
 pub enum FromWorker {
     /// Nothing of the last run is left, as far as the worker can tell.
     Clean,
+    /// What was compiled is written.
+    Compiled,
     /// The program ended by itself.
     Exited(i32),
     /// What was asked could not be done, and why. Shown to a person, so it must be taken as untrusted
@@ -137,21 +148,32 @@ pub enum Trap {
 const OPEN: u8 = 1;
 const RENEW: u8 = 2;
 const RUN: u8 = 3;
+const COMPILE: u8 = 4;
 const CLEAN: u8 = 129;
 const EXITED: u8 = 130;
 const FAILED: u8 = 131;
 const READY: u8 = 132;
 const STARTED: u8 = 133;
 const TRAPPED: u8 = 134;
+const COMPILED: u8 = 135;
 
 impl Frame for ToWorker {
     const MOST_BYTES: usize = TO_WORKER_BYTES;
 
     fn encode(&self) -> Vec<u8> {
         match self {
-            ToWorker::Open { module, kind, memory_bytes, preopens } => {
+            ToWorker::Compile { kind } => {
+                let mut frame = Writer::new(COMPILE);
+                frame.number(&[kind.number()]);
+                frame.finish()
+            }
+            ToWorker::Open { module, image, kind, memory_bytes, preopens } => {
                 let mut frame = Writer::new(OPEN);
-                frame.bytes(module.as_bytes()).number(&[kind.number()]).number(&memory_bytes.to_le_bytes());
+                frame.bytes(module.as_bytes()).flag(image.is_some());
+                if let Some(image) = image {
+                    frame.bytes(image.as_bytes());
+                }
+                frame.number(&[kind.number()]).number(&memory_bytes.to_le_bytes());
                 frame.number(&(preopens.len() as u32).to_le_bytes());
                 for Preopen { guest, jail, writable } in preopens {
                     frame.bytes(guest.as_bytes()).bytes(jail.as_bytes()).flag(*writable);
@@ -174,8 +196,14 @@ impl Frame for ToWorker {
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, BadFrame> {
         let mut reader = Reader::new(kind, payload);
         let message = match kind {
+            COMPILE => {
+                let bad = BadFrame::Content(kind);
+                let kind = Kind::of_number(reader.array()?).filter(|kind| *kind != Kind::Python);
+                ToWorker::Compile { kind: kind.ok_or(bad)? }
+            }
             OPEN => ToWorker::Open {
                 module: reader.string()?,
+                image: if reader.flag()? { Some(reader.string()?) } else { None },
                 kind: Kind::of_number(reader.array()?).ok_or(BadFrame::Content(kind))?,
                 memory_bytes: u64::from_le_bytes(reader.array()?),
                 preopens: preopens(kind, &mut reader)?,
@@ -216,6 +244,7 @@ impl Frame for FromWorker {
     fn encode(&self) -> Vec<u8> {
         let (kind, number) = match self {
             FromWorker::Clean => (CLEAN, 0),
+            FromWorker::Compiled => (COMPILED, 0),
             FromWorker::Exited(code) => (EXITED, *code),
             FromWorker::Failed(text) => {
                 let mut frame = Writer::new(FAILED);
@@ -242,6 +271,7 @@ impl Frame for FromWorker {
         let nothing = |message| if number == 0 { Ok(message) } else { Err(bad) };
         let message = match kind {
             CLEAN => nothing(FromWorker::Clean)?,
+            COMPILED => nothing(FromWorker::Compiled)?,
             EXITED => FromWorker::Exited(number),
             READY => FromWorker::Ready(number as u32),
             STARTED => nothing(FromWorker::Started)?,
@@ -294,7 +324,8 @@ mod tests {
             writable: *writable,
         };
         let preopens = PYTHON_PREOPENS.iter().map(preopen).collect();
-        ToWorker::Open { module: c"/t/p.cwasm".into(), kind: Kind::Python, memory_bytes: 1 << 40, preopens }
+        let (module, image) = (c"/t/p.cwasm".into(), Some(c"/t/i.cwasm".into()));
+        ToWorker::Open { module, image, kind: Kind::Python, memory_bytes: 1 << 40, preopens }
     }
 
     fn run(script: Option<Script>) -> ToWorker {
@@ -308,9 +339,12 @@ mod tests {
 
     #[test]
     fn every_message_comes_out_as_it_went_in_however_it_is_cut() {
+        let module = c"/m".into();
         let core =
-            ToWorker::Open { module: c"/m".into(), kind: Kind::Core, memory_bytes: 0, preopens: vec![] };
-        let sent = [open(), core, run(Some(script())), run(None), ToWorker::Renew];
+            ToWorker::Open { module, image: None, kind: Kind::Core, memory_bytes: 0, preopens: vec![] };
+        let compile = |kind| ToWorker::Compile { kind };
+        let compiles = [compile(Kind::Core), compile(Kind::Component)];
+        let sent = [&[open(), core, run(Some(script())), run(None), ToWorker::Renew][..], &compiles].concat();
         let bytes: Vec<u8> = sent.iter().flat_map(Frame::encode).collect();
         for cut in 1..bytes.len() {
             let mut inbox = Inbox::default();
@@ -330,6 +364,7 @@ mod tests {
         let traps = [Trap::Memory, Trap::Other, Trap::Stack, Trap::Unreachable];
         let others = [
             FromWorker::Clean,
+            FromWorker::Compiled,
             FromWorker::Exited(-1),
             FromWorker::Exited(3),
             FromWorker::Failed("no such file: ü".to_owned()),
@@ -383,10 +418,12 @@ mod tests {
 
     #[test]
     fn an_answer_that_no_worker_gives_is_none() {
-        for (kind, number) in [(CLEAN, 1), (STARTED, -1), (TRAPPED, 0), (TRAPPED, 5), (TRAPPED, -1)] {
+        for (kind, number) in
+            [(CLEAN, 1), (COMPILED, 1), (STARTED, -1), (TRAPPED, 0), (TRAPPED, 5), (TRAPPED, -1)]
+        {
             assert_eq!(FromWorker::decode(kind, &i32::to_le_bytes(number)), Err(BadFrame::Content(kind)));
         }
-        for kind in [0, OPEN, RUN, 135, 255] {
+        for kind in [0, OPEN, RUN, COMPILED + 1, 255] {
             assert_eq!(FromWorker::decode(kind, &[0; 4]), Err(BadFrame::Kind(kind)));
         }
         let text = [&2u32.to_le_bytes()[..], b"\xff\xfe"].concat();
@@ -394,10 +431,21 @@ mod tests {
     }
 
     #[test]
+    fn a_python_is_nothing_to_compile() {
+        let frame = ToWorker::Compile { kind: Kind::Python }.encode();
+        assert_eq!(ToWorker::decode(COMPILE, &frame[5..]), Err(BadFrame::Content(COMPILE)));
+    }
+
+    #[test]
     fn a_count_that_the_bytes_cannot_hold_takes_no_memory() {
         let ToWorker::Open { module, .. } = open() else { panic!("it is an Open") };
         let mut frame = Writer::new(OPEN);
-        frame.bytes(module.as_bytes()).number(&[1]).number(&[0; 8]).number(&u32::MAX.to_le_bytes());
+        frame
+            .bytes(module.as_bytes())
+            .flag(false)
+            .number(&[1])
+            .number(&[0; 8])
+            .number(&u32::MAX.to_le_bytes());
         assert_eq!(ToWorker::decode(OPEN, &frame.finish()[5..]), Err(BadFrame::Content(OPEN)));
     }
 }

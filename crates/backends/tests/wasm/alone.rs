@@ -32,7 +32,8 @@ pub(crate) struct Worker {
 impl Worker {
     /// One that runs a template, with folders of its own for everything that can be written.
     pub(crate) fn python(command: Command, template: &Template, memory_bytes: u64) -> Result<Self> {
-        Worker::open(command, &template.module, Kind::Python, memory_bytes, |scratch| {
+        let files = (template.module.as_path(), Some(template.image.as_path()));
+        Worker::open(command, files, Kind::Python, memory_bytes, |scratch| {
             let place = |(guest, writable): &(&CStr, bool)| {
                 let guest = guest.to_string_lossy();
                 let own = scratch.join(guest.trim_start_matches('/'));
@@ -50,10 +51,10 @@ impl Worker {
         })
     }
 
-    /// One that runs any prepared file.
+    /// One that runs any prepared file, or two.
     pub(crate) fn open(
         mut command: Command,
-        module: &Path,
+        (module, image): (&Path, Option<&Path>),
         kind: Kind,
         memory_bytes: u64,
         preopens: impl FnOnce(&Path) -> Vec<Preopen>,
@@ -66,9 +67,10 @@ impl Worker {
         let child = command.stdin(OwnedFd::from(theirs)).spawn()?;
         drop(command); // it holds the other end
         let mut worker = Worker { child, control, inbox: Inbox::default(), scratch };
-        let module = CString::new(module.as_os_str().as_bytes())?;
+        let path = |path: &Path| CString::new(path.as_os_str().as_bytes());
+        let (module, image) = (path(module)?, image.map(path).transpose()?);
         let preopens = preopens(&worker.scratch);
-        worker.say(&ToWorker::Open { module, kind, memory_bytes, preopens }, &[])?;
+        worker.say(&ToWorker::Open { module, image, kind, memory_bytes, preopens }, &[])?;
         match worker.hear()? {
             FromWorker::Ready(_) => Ok(worker),
             other => Err(format!("{other:?}").into()),

@@ -6,6 +6,7 @@
 mod alone;
 mod modules;
 mod python;
+mod setup;
 mod templates;
 
 use std::io::Read;

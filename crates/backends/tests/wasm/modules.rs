@@ -1,6 +1,7 @@
 //! Any WebAssembly, core modules and components.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cofferdam_backends::wasm::setup::{self, Folder, SetupError};
@@ -25,7 +26,7 @@ fn worker(text: &str) -> (Worker, tempfile::TempDir) {
     let prepared =
         setup::module(&wat::parse_str(text).unwrap(), &Folder::open(folder.path()).unwrap()).unwrap();
     let here = |scratch: &Path| vec![preopen(".", scratch, true)];
-    (Worker::open(command(), &prepared.module, prepared.kind, MEMORY_BYTES, here).unwrap(), folder)
+    (Worker::open(command(), (&prepared.module, None), prepared.kind, MEMORY_BYTES, here).unwrap(), folder)
 }
 
 fn run(text: &str, argv: &[&str]) -> Came {
@@ -119,10 +120,10 @@ fn a_module_is_compiled_once_and_bad_bytes_are_refused() {
     let folder = Folder::open(folder.path()).unwrap();
     let wasm = wat::parse_str(module(r#"(func (export "_start"))"#)).unwrap();
     let first = setup::module(&wasm, &folder).unwrap();
-    let made = fs::metadata(&first.module).unwrap().modified().unwrap();
+    let made = fs::metadata(&first.module).unwrap().ino();
     let second = setup::module(&wasm, &folder).unwrap();
     assert_eq!((first.kind, &first.module), (Kind::Core, &second.module));
-    assert_eq!(fs::metadata(&second.module).unwrap().modified().unwrap(), made);
+    assert_eq!(fs::metadata(&second.module).unwrap().ino(), made);
     assert!(matches!(setup::module(b"#!/bin/sh\n", &folder), Err(SetupError::NotWasm)));
     assert!(matches!(setup::module(&wasm[..wasm.len() - 3], &folder), Err(SetupError::Engine(_))));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something is left");
@@ -136,12 +137,15 @@ fn what_nobody_grants_and_what_is_no_prepared_file_are_refused_in_words() {
         wat::parse_str(r#"(module (import "env" "secret" (func)) (func (export "_start")))"#).unwrap();
     let prepared = setup::module(&foreign, &own).unwrap();
     let open = |path: &Path| {
-        Worker::open(command(), path, Kind::Core, MEMORY_BYTES, |_| vec![]).err().unwrap().to_string()
+        Worker::open(command(), (path, None), Kind::Core, MEMORY_BYTES, |_| vec![]).err().unwrap().to_string()
     };
     assert!(open(&prepared.module).contains("secret"));
     let code = fs::read(&prepared.module).unwrap();
     let cut = folder.path().join("cut.cwasm");
-    for bytes in [&code[..code.len() / 2], b"", b"\0asm\x01\0\0\0"] {
+    // Native code of an engine with other settings than ours.
+    let other = wasmtime::Engine::new(wasmtime::Config::new().consume_fuel(true)).unwrap();
+    let other = other.precompile_module(&foreign).unwrap();
+    for bytes in [&code[..code.len() / 2], b"", b"\0asm\x01\0\0\0", &other] {
         fs::write(&cut, bytes).unwrap();
         assert!(open(&cut).contains("open the prepared file"));
     }

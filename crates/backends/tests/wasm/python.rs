@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cofferdam_backends::wasm::wire::{FromWorker, Trap};
-use cofferdam_testkit::skip;
+use cofferdam_testkit::{skip, templates};
 
 use crate::alone::Worker;
 use crate::templates::template;
@@ -21,7 +21,7 @@ macro_rules! worker {
     ($name:expr, $memory_bytes:expr) => {
         match template($name) {
             Some(template) => Worker::python(command(), &template, $memory_bytes).unwrap(),
-            None => skip!("there is no template of Python, and COFFERDAM_TEST_WHEEL doesn't name its wheel"),
+            None => skip!("{}", templates::NONE),
         }
     };
 }
@@ -140,7 +140,7 @@ fn a_program_that_wants_too_much_memory_is_ended_by_the_limit_and_the_next_runs(
 
 #[test]
 fn a_limit_below_what_a_template_begins_with_is_refused_in_words() {
-    let Some(template) = template("python") else { skip!("there is no template of Python") };
+    let Some(template) = template("python") else { skip!("{}", templates::NONE) };
     let error = Worker::python(command(), &template, 1 << 20).err().unwrap().to_string();
     assert!(error.contains("starts with"), "{error}");
 }
@@ -183,7 +183,7 @@ fn the_seed_of_hashes_is_one_per_template() {
         worker.renew().unwrap();
         text
     };
-    let (mut one, mut other) = (worker!(), worker!("python:other", MEMORY_BYTES));
+    let (mut one, mut other) = (worker!(), worker!("python:science", MEMORY_BYTES));
     assert_eq!(hash(&mut one), hash(&mut one));
     assert_ne!(hash(&mut one), hash(&mut other));
 }

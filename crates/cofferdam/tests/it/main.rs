@@ -7,6 +7,8 @@
 mod audit;
 mod batch;
 mod command_line;
+#[cfg(feature = "wasm")]
+mod compile;
 mod inputs;
 mod isolation;
 mod leftovers;
@@ -16,6 +18,8 @@ mod refusals;
 mod results;
 mod rootless;
 mod run;
+#[cfg(feature = "wasm")]
+mod setup;
 mod terminal;
 #[cfg(feature = "wasm")]
 mod wasm;

@@ -1,32 +1,20 @@
 //! WebAssembly as its users have it: what is said where nothing is prepared, and what runs where it is.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use cofferdam_testkit::product::{Product, Ran, finish};
-use cofferdam_testkit::skip;
+use cofferdam_testkit::{skip, templates};
 use serde_json::{Value, json};
 
 use crate::{needs_root, product};
 
-/// A folder of data in which a Python is prepared, as the tests of the worker leave it.
-fn data() -> Option<PathBuf> {
-    let templates = std::env::var_os("COFFERDAM_TEST_TEMPLATES")
-        .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("wasm"), PathBuf::from);
-    let prepared = std::fs::read_dir(&templates).ok()?.flatten();
-    let described = |name: &str| name.starts_with("python-") && name.ends_with(".json");
-    let there =
-        prepared.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| described(&name));
-    let named = templates.file_name().is_some_and(|name| name == "wasm");
-    templates.parent().filter(|_| there && named).map(Path::to_owned)
-}
-
 /// The folder, or a skip by name.
 macro_rules! prepared {
     () => {
-        match data() {
+        match templates::data() {
             Some(data) => data,
-            None => skip!("no Python is prepared (COFFERDAM_TEST_TEMPLATES)"),
+            None => skip!("{}", templates::NONE),
         }
     };
 }

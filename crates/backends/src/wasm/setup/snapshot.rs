@@ -1,4 +1,4 @@
-//! Makes a Python that has started, and has imported what a list says, into a module that begins there.
+//! Starts a Python, has it import what a list says, and takes the image of its memory then.
 //!
 //! It starts from `python.wasm` and never from the wheel's own snapshot, in which the seed of `hash()` is the
 //! same for everybody: here the first turn draws one, once per template.
@@ -6,14 +6,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use wasmtime::{Engine, Instance, Linker, Module, Store, Val};
+use wasmtime::{Engine, Linker, Memory, Module, Mutability, Store};
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::p2::pipe::MemoryOutputPipe;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
-use wasmtime_wizer::{InstanceState, SnapshotVal, ValType, Wizer};
 
+use super::split::{Global, Image};
 use super::{SetupError, Step, at, of_engine};
 use crate::wasm::engine::{self, HOST_STACK_BYTES, STACK_BYTES};
+use crate::wasm::whole::{Both, MEMORY, Whole};
 use crate::wasm::wire::PYTHON_PREOPENS;
 use crate::wasm::worker::python;
 
@@ -49,12 +50,18 @@ const SMALL_HOLE_BYTES: usize = 512;
 
 /// What was made.
 pub(super) struct Snapshot {
-    /// The module.
-    pub(super) wasm: Vec<u8>,
+    /// The memory and the globals.
+    pub(super) image: Image,
     /// The modules that can be imported.
     pub(super) modules: Vec<String>,
-    /// The linear memory that it begins with, in bytes.
-    pub(super) memory_bytes: u64,
+}
+
+/// A Python that can be started.
+pub(super) struct Python {
+    pub(super) engine: Engine,
+    pub(super) code: Module,
+    /// The image that it came with.
+    pub(super) start: Module,
 }
 
 /// Where a template finds its folders while it is made.
@@ -73,7 +80,7 @@ struct State {
 
 /// Takes the snapshot. Needs a stack of its own, so it runs on another thread.
 pub(super) fn take(
-    python: &[u8],
+    python: &Python,
     folders: &Folders,
     preload: &[String],
     progress: &mut (dyn FnMut(Step) + Send),
@@ -87,19 +94,13 @@ pub(super) fn take(
 }
 
 fn take_here(
-    python: &[u8],
+    python: &Python,
     folders: &Folders,
     preload: &[String],
     progress: &mut (dyn FnMut(Step) + Send),
 ) -> Result<Snapshot, SetupError> {
-    progress(Step::Compile);
-    let wizer = Wizer::new();
-    let (context, instrumented) = wizer.instrument(python).map_err(of_engine)?;
-    let compiler = engine::for_one_start().map_err(of_engine)?;
-    let module = Module::new(&compiler, &instrumented).map_err(of_engine)?;
-    drop(instrumented);
     progress(Step::Start);
-    let mut guest = Guest::start(&compiler, &module, folders)?;
+    let mut guest = Guest::start(python, folders)?;
     guest.turn("pass", "start")?;
     guest.turn(
         &format!(
@@ -113,6 +114,7 @@ fn take_here(
         progress(Step::Preload(name.clone()));
         guest.turn(&format!("__import__('importlib').import_module('{name}')"), &format!("import {name}"))?;
     }
+    progress(Step::Snapshot);
     let modules = guest.turn(MODULES, "list its modules")?;
     // The last: everything that is alive then stays shared between clones.
     let failed = guest.turn("print(_cofferdam_prepare([]), end='')", "settle")?;
@@ -123,25 +125,21 @@ fn take_here(
     // What types keep of freed objects of theirs goes, and with it the last of what nobody has.
     guest.turn("gc.collect()", "settle")?;
     guest.fill_holes()?;
-    progress(Step::Snapshot);
-    let memory_bytes = guest.memory_bytes();
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let runtime = runtime.map_err(|error| SetupError::Engine(error.to_string()))?;
-    let wasm = runtime.block_on(wizer.snapshot(&context, &mut guest)).map_err(of_engine)?;
     let modules = modules.lines().map(str::to_owned).collect();
-    Ok(Snapshot { wasm, modules, memory_bytes })
+    Ok(Snapshot { image: guest.image()?, modules })
 }
 
 /// A Python that has started.
 struct Guest {
     store: Store<State>,
-    instance: Instance,
+    instance: Both,
     stdout: MemoryOutputPipe,
     stderr: MemoryOutputPipe,
 }
 
 impl Guest {
-    fn start(compiler: &Engine, module: &Module, folders: &Folders) -> Result<Self, SetupError> {
+    fn start(python: &Python, folders: &Folders) -> Result<Self, SetupError> {
+        let Python { engine, code, start } = python;
         let (stdout, stderr) = (MemoryOutputPipe::new(SAID_BYTES), MemoryOutputPipe::new(SAID_BYTES));
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdout(stdout.clone()).stderr(stderr.clone()).allow_blocking_current_thread(true);
@@ -152,12 +150,14 @@ impl Guest {
             let perms = if *writable { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
             wasi.preopened_dir(host, guest, perms).map_err(of_engine)?;
         }
-        let mut linker = Linker::new(compiler);
+        let mut linker = Linker::new(engine);
         p1::add_to_linker_sync(&mut linker, |state: &mut State| &mut state.wasi).map_err(of_engine)?;
         python::add_to_linker(&mut linker).map_err(of_engine)?;
-        let mut store = Store::new(compiler, State { wasi: wasi.build_p1() });
-        let instance = linker.instantiate(&mut store, module).map_err(of_engine)?;
-        let initialize = instance.get_typed_func::<(), ()>(&mut store, "_initialize").map_err(of_engine)?;
+        let whole = Whole::new(engine, linker, code.clone(), start).map_err(of_engine)?;
+        let mut store = Store::new(engine, State { wasi: wasi.build_p1() });
+        let instance = whole.instantiate(&mut store).map_err(of_engine)?;
+        let initialize = instance.code.get_typed_func::<(), ()>(&mut store, "_initialize");
+        let initialize = initialize.map_err(of_engine)?;
         initialize.call(&mut store, ()).map_err(of_engine)?;
         Ok(Guest { store, instance, stdout, stderr })
     }
@@ -166,7 +166,7 @@ impl Guest {
     fn turn(&mut self, source: &str, what: &str) -> Result<String, SetupError> {
         let before = self.stdout.contents().len();
         let ready =
-            python::Ready::new(&mut self.store, &self.instance, source.as_bytes()).map_err(of_engine)?;
+            python::Ready::new(&mut self.store, &self.instance.code, source.as_bytes()).map_err(of_engine)?;
         let status = ready.go(&mut self.store);
         let said = |pipe: &MemoryOutputPipe| String::from_utf8_lossy(&pipe.contents()).into_owned();
         let failed =
@@ -190,8 +190,7 @@ impl Guest {
             if count == 0 {
                 return Ok(());
             }
-            let memory = self.instance.get_memory(&mut self.store, "memory");
-            let memory = memory.map(|memory| memory.data_mut(&mut self.store)).unwrap_or_default();
+            let memory = self.memory()?.data_mut(&mut self.store);
             python::make_immortal(memory, place, count)
                 .ok_or_else(|| SetupError::Python { what: what.to_owned(), said })?;
         }
@@ -200,18 +199,18 @@ impl Guest {
     /// Takes every piece of memory that is free between what the template holds, so that what a clone makes
     /// lies together behind all of that, on few pages. Nothing may run in it afterwards.
     fn fill_holes(&mut self) -> Result<(), SetupError> {
-        let instance = &self.instance;
-        let allocate =
-            instance.get_typed_func::<i32, i32>(&mut self.store, "host_alloc").map_err(of_engine)?;
+        let allocate = self.instance.code.get_typed_func::<i32, i32>(&mut self.store, "host_alloc");
+        let allocate = allocate.map_err(of_engine)?;
         let take = |guest: &mut Self, bytes: usize| match allocate.call(&mut guest.store, bytes as i32) {
             Ok(0) => Err(SetupError::Engine("there is no memory left for a template".to_owned())),
             Ok(place) => Ok(place as u32),
             Err(error) => Err(of_engine(error)),
         };
         // Where memory had to grow, it is taken from the end.
-        let before = self.memory_bytes();
+        let memory = self.memory()?;
+        let before = memory.size(&self.store);
         let mut end = take(self, LARGEST_HOLE_BYTES)?;
-        while self.memory_bytes() == before {
+        while memory.size(&self.store) == before {
             end = take(self, LARGEST_HOLE_BYTES)?;
         }
         let large = std::iter::successors(Some(LARGEST_HOLE_BYTES), |bytes| Some(bytes / 2));
@@ -222,9 +221,26 @@ impl Guest {
         Ok(())
     }
 
-    fn memory_bytes(&mut self) -> u64 {
-        let memory = self.instance.get_memory(&mut self.store, "memory");
-        memory.map_or(0, |memory| memory.data_size(&self.store) as u64)
+    fn memory(&mut self) -> Result<Memory, SetupError> {
+        let memory = self.instance.image.get_memory(&mut self.store, MEMORY);
+        memory.ok_or_else(|| SetupError::Engine("an image lacks its memory".to_owned()))
+    }
+
+    /// What its memory and its globals are now.
+    fn image(&mut self) -> Result<Image, SetupError> {
+        let missing = || SetupError::Engine("an image lacks what it exports".to_owned());
+        let Both { image: instance, .. } = self.instance;
+        let memory = self.memory()?;
+        let mut globals = vec![];
+        while let Some(global) = instance.get_global(&mut self.store, &globals.len().to_string()) {
+            let changes = global.ty(&self.store).mutability() == Mutability::Var;
+            globals.push(Global { changes, value: global.get(&mut self.store).i32().ok_or_else(missing)? });
+        }
+        let bytes = memory.data(&self.store);
+        let first = bytes.iter().position(|byte| *byte != 0).unwrap_or(0);
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(first, |last| last + 1);
+        let contents = vec![(first as u32, bytes[first..end].to_vec())]; // a memory of 32 bits
+        Ok(Image { pages: memory.size(&self.store), contents, globals })
     }
 }
 
@@ -240,28 +256,6 @@ impl Folders {
             "/usr/local/lib" => Ok(self.library.clone()),
             _ if guest.ends_with("/mpl-data") => Ok(self.data.clone()),
             _ => empty(number),
-        }
-    }
-}
-
-impl InstanceState for Guest {
-    async fn global_get(&mut self, name: &str, _: ValType) -> SnapshotVal {
-        let global = self.instance.get_global(&mut self.store, name);
-        let value = global.map(|global| global.get(&mut self.store));
-        match value {
-            Some(Val::I32(value)) => SnapshotVal::I32(value),
-            Some(Val::I64(value)) => SnapshotVal::I64(value),
-            Some(Val::F32(bits)) => SnapshotVal::F32(bits),
-            Some(Val::F64(bits)) => SnapshotVal::F64(bits),
-            Some(Val::V128(value)) => SnapshotVal::V128(value.as_u128()),
-            other => unreachable!("Wizer asks for globals that it exported itself, of numbers: {other:?}"),
-        }
-    }
-
-    async fn memory_contents(&mut self, name: &str, contents: impl FnOnce(&[u8]) + Send) {
-        match self.instance.get_memory(&mut self.store, name) {
-            Some(memory) => contents(memory.data(&self.store)),
-            None => unreachable!("Wizer asks for memories that it exported itself"),
         }
     }
 }

@@ -97,7 +97,16 @@ impl Package {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, SetupError> {
+/// Another folder with the same library in it, for packages to be put beside. It takes no room if the file system
+/// can have a file in two folders.
+pub(super) fn share_library(library: &Path, other: &Path) -> Result<(), SetupError> {
+    fs::create_dir_all(other).map_err(at("make", other))?;
+    let (from, to) = (library.join(LIBRARY_NAME), other.join(LIBRARY_NAME));
+    let shared = fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop));
+    shared.map_err(at("write", &to))
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, SetupError> {
     let read = || {
         let mut bytes = vec![];
         fs::File::open(path)?.take(MOST_WHEEL_BYTES + 1).read_to_end(&mut bytes)?;

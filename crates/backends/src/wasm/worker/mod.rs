@@ -1,5 +1,5 @@
 //! The worker: a process inside a jail that runs one program of WebAssembly after the other, each in a
-//! fresh instance.
+//! fresh instance; or that compiles a module for such a one.
 //!
 //! It is told what to do over the socket that is its standard input ([`wire`](super::wire)), and trusts the
 //! host. The program inside is kept by the engine; the jail keeps whoever breaks out of that. The deadline is
@@ -12,7 +12,7 @@ mod resident;
 mod streams;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -26,7 +26,8 @@ use self::program::{End, Ended, Program, Run};
 use self::resident::Resident;
 use self::streams::Stream;
 use super::engine::{self, HOST_STACK_BYTES, STACK_BYTES};
-use super::wire::{FromWorker, ToWorker, Trap, VERSION};
+use super::setup;
+use super::wire::{FromWorker, Kind, ToWorker, Trap, VERSION};
 
 /// Where the control socket is: standard input, since a worker is started like any program.
 const CONTROL: i32 = 0;
@@ -87,8 +88,17 @@ impl Worker {
 
     fn obey(&mut self, message: ToWorker) -> io::Result<()> {
         match message {
-            ToWorker::Open { module, kind, memory_bytes, preopens } => {
-                let answer = match Program::open(&self.engine, &module, kind, memory_bytes, preopens) {
+            ToWorker::Compile { kind } => {
+                let answer = match <[OwnedFd; 2]>::try_from(std::mem::take(&mut self.fds)) {
+                    Ok([module, code]) => compile(kind, module, code),
+                    Err(_) => Err("a module to compile comes with two descriptors".to_owned()),
+                };
+                self.say(&answer.map_or_else(FromWorker::Failed, |()| FromWorker::Compiled))
+            }
+            ToWorker::Open { module, image, kind, memory_bytes, preopens } => {
+                let opened =
+                    Program::open(&self.engine, &module, image.as_deref(), kind, memory_bytes, preopens);
+                let answer = match opened {
                     Ok(program) => {
                         self.program = Some(program);
                         FromWorker::Ready(VERSION)
@@ -137,6 +147,14 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Reads a module, and writes what is compiled of it.
+fn compile(kind: Kind, module: OwnedFd, code: OwnedFd) -> Result<(), String> {
+    let mut wasm = vec![];
+    fs::File::from(module).read_to_end(&mut wasm).map_err(|error| format!("read the module: {error}"))?;
+    let compiled = setup::compile(&wasm, kind).map_err(|error| error.to_string())?;
+    fs::File::from(code).write_all(&compiled).map_err(|error| format!("write what was compiled: {error}"))
 }
 
 /// What a person reads where a program was ended by the engine.

@@ -16,6 +16,7 @@ use super::python;
 use super::streams::Stream;
 use crate::wasm::engine::words;
 use crate::wasm::prepared;
+use crate::wasm::whole::Whole;
 use crate::wasm::wire::{Kind, PYTHON_PREOPENS, Preopen, Script, Trap};
 
 /// A program that is open, and what each run of it may have.
@@ -30,7 +31,7 @@ pub(super) struct Program {
 enum Code {
     Component(CommandPre<Component>),
     Core(InstancePre<Core>),
-    Python(InstancePre<Core>),
+    Python(Whole<Core>),
 }
 
 /// What a run of a core module has.
@@ -105,11 +106,12 @@ impl Program {
     pub(super) fn open(
         engine: &Engine,
         path: &CStr,
+        image: Option<&CStr>,
         kind: Kind,
         memory_bytes: u64,
         preopens: Vec<Preopen>,
     ) -> Result<Self, Refusal> {
-        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+        let path = path_of(path);
         let code = match kind {
             Kind::Component => Code::Component(component(engine, path)?),
             Kind::Core => Code::Core(core(engine, path, memory_bytes)?),
@@ -118,7 +120,8 @@ impl Program {
                 if !told.eq(PYTHON_PREOPENS) {
                     return Err("a Python has the folders that its template was made with".to_owned());
                 }
-                Code::Python(core(engine, path, memory_bytes)?)
+                let image = image.ok_or("a Python comes with an image")?;
+                Code::Python(python(engine, path, path_of(image), memory_bytes)?)
             }
         };
         Ok(Program { engine: engine.clone(), code, memory_bytes, preopens })
@@ -154,17 +157,17 @@ impl Program {
                 let end = ended(result, &store.data().limits);
                 Ok(Ended { end, left: Left::Core(store, instance) })
             }
-            Code::Python(pre) => {
+            Code::Python(whole) => {
                 let script = run.script.as_ref().ok_or("a Python runs a script, and there is none")?;
                 let turn = python::turn(script, &run.argv, &run.envp, &run.seed);
                 let mut store = self.store(wasi.build_p1(), limits);
-                let instance = pre.instantiate(&mut store).map_err(unstarted)?;
-                let ready = python::Ready::new(&mut store, &instance, &turn).map_err(unstarted)?;
+                let instance = whole.instantiate(&mut store).map_err(unstarted)?;
+                let ready = python::Ready::new(&mut store, &instance.code, &turn).map_err(unstarted)?;
                 started();
                 let result = ready.go(&mut store);
                 let limits = &store.data().limits;
                 let end = python::judge(ended(result, limits), limits);
-                Ok(Ended { end, left: Left::Core(store, instance) })
+                Ok(Ended { end, left: Left::Core(store, instance.image) })
             }
         }
     }
@@ -206,6 +209,11 @@ impl Program {
     }
 }
 
+/// A path of the jail's, where we are.
+fn path_of(path: &CStr) -> &Path {
+    Path::new(OsStr::from_bytes(path.to_bytes()))
+}
+
 fn unstarted(error: impl Into<wasmtime::Error>) -> Refusal {
     format!("start the program: {}", words(&error.into()))
 }
@@ -218,8 +226,18 @@ fn component(engine: &Engine, path: &Path) -> Result<CommandPre<Component>, Refu
     CommandPre::new(pre).map_err(unlinked)
 }
 
+fn module(engine: &Engine, path: &Path) -> Result<Module, Refusal> {
+    prepared::load_module(engine, path).map_err(refused("open the prepared file"))
+}
+
+fn python(engine: &Engine, code: &Path, image: &Path, memory_bytes: u64) -> Result<Whole<Core>, Refusal> {
+    let (code, image) = (module(engine, code)?, module(engine, image)?);
+    fits(&image, memory_bytes)?;
+    linker(engine).and_then(|linker| Whole::new(engine, linker, code, &image)).map_err(unlinked)
+}
+
 fn core(engine: &Engine, path: &Path, memory_bytes: u64) -> Result<InstancePre<Core>, Refusal> {
-    let module = prepared::load_module(engine, path).map_err(refused("open the prepared file"))?;
+    let module = module(engine, path)?;
     fits(&module, memory_bytes)?;
     linker(engine).and_then(|linker| linker.instantiate_pre(&module)).map_err(unlinked)
 }
