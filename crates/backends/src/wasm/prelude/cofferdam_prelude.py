@@ -922,10 +922,15 @@ def _cofferdam_prepare(preload):
     os.environ.clear()
     os.environ.update(_MATPLOTLIB | _USUAL)
     _open_streams()
+    _settle()
+    return failed
+
+
+def _settle():
+    """Sees that no clone's collection looks at what there is now: it would write to all of it."""
     gc.collect()
     gc.freeze()
     _full_collections[0] = gc.get_stats()[2]["collections"]
-    return failed
 
 
 # What `_cofferdam_mortal` gave last, and what it has still to look at.
@@ -980,6 +985,23 @@ def _cofferdam_mortal(most=4096):
     global _addresses
     _addresses = array.array("I", [address for thing in _given for address in (id(thing), id(type(thing)))])
     print(_addresses.buffer_info()[0], len(_given))
+
+
+# Objects that nobody uses (`_cofferdam_hold`).
+_held = []
+
+
+def _cofferdam_hold():
+    """Takes what types keep of freed objects, which lie wherever they once came to lie.
+
+    A clone would make its own out of them, and write to a page for each.
+    """
+    for number in range(128):
+        floating, whole = number + 0.5, number + (1 << 29)
+        _held.extend(tuple(range(length)) for length in range(1, 21))
+        _held.extend(([], [number], {}, {number: number}, floating, whole, slice(whole), range(whole)))
+        _held.extend((iter([]), iter(()), "".join, _held.append, _stream.__call__, memoryview(b""), {number}))
+    _settle()
 
 
 # What of the standard library's top level can be imported only in part or not at all is in

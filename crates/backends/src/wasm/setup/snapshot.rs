@@ -122,9 +122,11 @@ fn take_here(
         return Err(SetupError::Python { what: "use what it has imported".to_owned(), said: failed });
     }
     guest.make_immortal()?;
-    // What types keep of freed objects of theirs goes, and with it the last of what nobody has.
-    guest.turn("gc.collect()", "settle")?;
-    guest.fill_holes()?;
+    // What the first turn does so with comes from the end of memory in the second.
+    for _ in 0..2 {
+        guest.turn("_cofferdam_hold()", "settle")?;
+        guest.fill_holes()?;
+    }
     let modules = modules.lines().map(str::to_owned).collect();
     Ok(Snapshot { image: guest.image()?, modules })
 }
@@ -197,7 +199,7 @@ impl Guest {
     }
 
     /// Takes every piece of memory that is free between what the template holds, so that what a clone makes
-    /// lies together behind all of that, on few pages. Nothing may run in it afterwards.
+    /// lies together behind all of that, on few pages.
     fn fill_holes(&mut self) -> Result<(), SetupError> {
         let allocate = self.instance.code.get_typed_func::<i32, i32>(&mut self.store, "host_alloc");
         let allocate = allocate.map_err(of_engine)?;

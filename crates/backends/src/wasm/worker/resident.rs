@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 
 /// How many stretches the engine looks for: `MAX_REGIONS` in its `vm/sys/unix/pagemap.rs`, less some that the
 /// next program may need for itself.
-const STRETCHES: usize = 24;
+const STRETCHES: usize = 28;
 
 /// Most pages that are in place: copying all of them takes about a tenth of a millisecond.
 const MOST_PAGES: usize = 512;
@@ -45,7 +45,8 @@ impl Resident {
         }
         let written =
             entries.chunks_exact(ENTRY_BYTES).map(|entry| is_written(entry.try_into().unwrap_or_default()));
-        for gap in gaps_to_fill(&stretches(written)) {
+        let found = stretches(written);
+        for gap in gaps_to_fill(&found) {
             for page in gap {
                 let at = page * PAGE_BYTES;
                 memory[at] = black_box(memory[at]);
