@@ -13,6 +13,8 @@ use cofferdam_sys::process;
 use cofferdam_testkit::conformance;
 use cofferdam_testkit::conformance::{BEHAVIOURS, FIELDS, Needs, Subject, ordinary};
 use cofferdam_testkit::host::processes_with;
+#[cfg(feature = "wasm")]
+use cofferdam_testkit::lend;
 
 conformance!(container, container_for_test());
 
@@ -38,16 +40,13 @@ mod in_wasm {
     /// What makes a worker of this program: the test below alone, and a word that no test has in its name.
     const AS_WORKER: &str = "as-a-worker";
 
-    /// Another place than beside what cargo builds, for templates: as in the tests of the worker.
-    const TEMPLATES: &str = "COFFERDAM_TEST_TEMPLATES";
-
     pub(super) fn wasm_for_test() -> Subject {
         Subject::new(BackendName::Wasm, &[Needs::Python], |state| {
             let args =
                 ["--exact", "in_wasm::the_worker_itself", AS_WORKER, "--nocapture", "--test-threads=1"];
             let args = args.map(|word| std::ffi::CString::new(word).unwrap()).to_vec();
             let own = WorkerProgram { path: std::env::current_exe().unwrap(), args };
-            let prepared = std::env::var_os(TEMPLATES)
+            let prepared = std::env::var_os(lend::VARIABLE)
                 .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("wasm"), Into::into);
             let wasm = Wasm::new(Container::for_runs(state.to_owned()), own, prepared);
             match wasm.no_python() {
@@ -86,4 +85,17 @@ fn every_backend_passes_as_an_ordinary_user_too() {
     let entries = BEHAVIOURS.len() + FIELDS.len();
     let test = concat!(module_path!(), "::every_backend_passes_as_an_ordinary_user_too");
     ordinary::again("container::", entries, test);
+}
+
+#[cfg(feature = "wasm")]
+#[test]
+fn wasm_passes_as_an_ordinary_user_too() {
+    let test = concat!(module_path!(), "::wasm_passes_as_an_ordinary_user_too");
+    let Some(templates) = lend::prepared(env!("CARGO_TARGET_TMPDIR")) else {
+        return cofferdam_testkit::record_skip(
+            test,
+            "no template of Python is prepared that they could copy",
+        );
+    };
+    ordinary::again_with("wasm::", BEHAVIOURS.len() + FIELDS.len(), test, Some(&templates));
 }

@@ -4,6 +4,7 @@
 //! - [`product`]: the program as a user has it, with a state folder of its own.
 //! - [`host`]: what the host looks like, to compare before and after.
 //! - [`left`]: what a product left there, told from what others do meanwhile.
+//! - [`lend`]: a prepared Python for one test alone, or for an ordinary user.
 //! - [`rows`]: the rows of the table of attacks, each beside its positive control.
 //! - [`secrets`]: looks for a secret in what came out, in whatever form.
 //! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
@@ -15,6 +16,7 @@
 pub mod conformance;
 pub mod host;
 pub mod left;
+pub mod lend;
 pub mod product;
 pub mod rows;
 pub mod scripted;
