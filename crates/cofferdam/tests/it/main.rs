@@ -16,6 +16,8 @@ mod refusals;
 mod results;
 mod rootless;
 mod run;
+#[cfg(feature = "wasm")]
+mod scripts;
 mod terminal;
 #[cfg(feature = "wasm")]
 mod wasm;
