@@ -21,6 +21,10 @@ mod scripts;
 mod terminal;
 #[cfg(feature = "wasm")]
 mod wasm;
+#[cfg(feature = "wasm")]
+mod wasm_batch;
+#[cfg(feature = "wasm")]
+mod wasm_modules;
 mod workspace;
 
 use cofferdam_testkit::product::Product;
