@@ -28,6 +28,7 @@ use super::jail;
 use super::setup::Prepared;
 use super::talk::{Answer, End, Talk};
 use super::templates::Templates;
+use super::weakened;
 use super::wire::{self, Preopen, ToWorker, Trap};
 use crate::container::{ContainerSession, Inside, Pipes, Streams};
 
@@ -207,7 +208,7 @@ impl WasmSession {
         self.employ(&wanted).await?;
         let Wanted { name, script, argv, .. } = wanted;
         let envp = variables(self.jail.environment(), environment);
-        let seed = fd::random_bytes().map_err(BackendError::host("read random bytes"))?;
+        let seed = fd::random_bytes().map(weakened::seed).map_err(BackendError::host("read random bytes"))?;
         let run = ToWorker::Run { script, argv, envp, seed };
         let (pipes, inside) = Pipes::make(stdin).map_err(BackendError::host("make the program's pipes"))?;
         let worker = self.worker.as_mut().ok_or(BackendError::Gone)?;
@@ -295,7 +296,7 @@ impl WasmSession {
         let open = ToWorker::Open {
             module: self.module_inside(&code),
             kind,
-            memory_bytes: self.memory_bytes,
+            memory_bytes: weakened::memory_bytes(self.memory_bytes),
             preopens: self.preopens(&code),
         };
         self.worker = Some(Worker { talk: Arc::clone(&talk), number, code, opened: false, last: None });
@@ -314,7 +315,9 @@ impl WasmSession {
     /// Has everything of the last run removed, and sees that it is.
     async fn wipe(&mut self) -> Result<bool, BackendError> {
         let Some(worker) = &mut self.worker else { return Ok(false) };
-        let renewed = tokio::time::timeout(RENEWING, worker.talk.renew()).await;
+        let leaves = weakened::leaves_everything();
+        let renewed =
+            if leaves { Ok(Ok(())) } else { tokio::time::timeout(RENEWING, worker.talk.renew()).await };
         if !matches!(renewed, Ok(Ok(()))) {
             worker.talk.spoil();
             return Ok(false);
@@ -322,7 +325,7 @@ impl WasmSession {
         worker.last = None;
         self.jail.forget_put();
         self.modules.clear();
-        let as_new = Some(self.jail.space()?) == self.before.space;
+        let as_new = leaves || Some(self.jail.space()?) == self.before.space;
         if !as_new || self.is_more_inside() || !self.is_alive() {
             return Ok(false);
         }
@@ -488,7 +491,7 @@ fn variables(granted: &[Variable], own: Vec<Variable>) -> Vec<CString> {
     ];
     let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
     let mut lines = BTreeMap::new();
-    for variable in ours.chain(granted.iter().cloned()).chain(own) {
+    for variable in weakened::environment().chain(ours).chain(granted.iter().cloned()).chain(own) {
         lines.insert(variable.name().to_owned(), variable.to_c_string());
     }
     lines.into_values().collect()
