@@ -130,7 +130,7 @@ impl Row {
     /// user; that is recorded.
     #[must_use]
     pub fn begin(id: &'static str, test: &str, program: &str, user: User) -> Option<Row> {
-        let alone = || product(program, user);
+        let alone = || Some(product(program, user));
         Row::begin_with(id, test, Boundary::Container, user, alone)
     }
 
@@ -143,13 +143,7 @@ impl Row {
         user: User,
         templates: Option<PathBuf>,
     ) -> Option<Row> {
-        let Some(templates) = templates else {
-            let why = "no template of Python is prepared (COFFERDAM_TEST_TEMPLATES)";
-            crate::record_skip(test, why);
-            record(Boundary::Wasm, user, id, "skipped", why);
-            return None;
-        };
-        let alone = || product(program, user).with_python(&templates, &["python"]).unwrap();
+        let alone = || product(program, user).with_python(&templates?, &["python"]);
         Row::begin_with(id, test, Boundary::Wasm, user, alone)
     }
 
@@ -158,15 +152,20 @@ impl Row {
         test: &str,
         boundary: Boundary,
         user: User,
-        product: impl FnOnce() -> Product,
+        product: impl FnOnce() -> Option<Product>,
     ) -> Option<Row> {
-        if user == User::Root && !is_root() {
-            let why = "the tests don't run as root";
+        let skipped = |why: &str| {
             crate::record_skip(test, why);
             record(boundary, user, id, "skipped", why);
+        };
+        if user == User::Root && !is_root() {
+            skipped("the tests don't run as root");
             return None;
         }
-        let product = product();
+        let Some(product) = product() else {
+            skipped("no template of Python is prepared (COFFERDAM_TEST_TEMPLATES)");
+            return None;
+        };
         let before = Snapshot::take();
         let test = test.to_owned();
         let mut row = Row {

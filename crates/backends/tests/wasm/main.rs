@@ -68,7 +68,7 @@ impl Trial<'_> {
         drop(streams);
         let text = self.stdin.to_owned();
         let fed = std::thread::spawn(move || {
-            drop(std::io::Write::write_all(&mut std::fs::File::from(ours), text.as_bytes()))
+            drop(std::io::Write::write_all(&mut std::fs::File::from(ours), text.as_bytes()));
         });
         let (stdout, stderr) = (all(stdout), all(stderr));
         let end = worker.end().unwrap();

@@ -83,14 +83,15 @@ fn wrongs() -> Vec<Wrong> {
 #[test]
 fn of_a_thousand_mixed_lines_each_that_is_fine_is_right() {
     needs_root!();
-    let Some(templates) = lend::prepared(env!("CARGO_TARGET_TMPDIR")) else {
+    let templates = lend::prepared(env!("CARGO_TARGET_TMPDIR"));
+    let product = templates.and_then(|templates| product().with_python(&templates, &["python"]));
+    let Some(product) = product else {
         skip!("no template of Python is prepared ({})", lend::VARIABLE);
     };
-    let product = product().with_python(&templates, &["python"]).unwrap();
     let wrongs = wrongs();
     let wrong = |number: u64| {
         let which = (number / WRONG_EVERY) as usize % wrongs.len();
-        (number % WRONG_EVERY == 0).then(|| &wrongs[which])
+        number.is_multiple_of(WRONG_EVERY).then(|| &wrongs[which])
     };
     let line = |number: u64| match wrong(number) {
         Some(wrong) => {

@@ -143,7 +143,7 @@ fn nothing_of_one_job_is_found_by_the_next(row: &mut Row) -> Ended {
     let (lookers, leavers): (Vec<_>, Vec<_>) = all.iter().partition(|outcome| outcome["exit_code"] != 0);
     assert_eq!((leavers.len(), lookers.len()), (8, 8), "{one_by_one:?} {beside:?}");
     nothing_is_drawn_twice(&all);
-    found.extend(lookers.into_iter().map(|outcome| attempts_of_job(outcome)));
+    found.extend(lookers.into_iter().map(attempts_of_job));
     found.iter().for_each(|found| row.compare(found, &same));
     who_was_ended_by_the_engine_serves_no_other(row);
     Ended::Tested
@@ -349,10 +349,10 @@ fn escapes(canary: &str) -> Calls {
     );
     calls.open("a file made first", WORKSPACE, "own", CREATE, WRITE);
     calls.open("what is its own opens", WORKSPACE, "own", 0, READ | WRITE);
-    calls.from_to("linked in", "link", (WORKSPACE, "own"), (INPUTS, "data/own"));
-    calls.from_to("linked out", "link", (INPUTS, "data/file"), (WORKSPACE, "hard"));
-    calls.from_to("renamed in", "rename", (WORKSPACE, "own"), (INPUTS, "data/owned"));
-    calls.from_to("renamed out", "rename", (INPUTS, "data/deep/file"), (TMP, "stolen"));
+    calls.between("linked in", "link", (WORKSPACE, "own"), (INPUTS, "data/own"));
+    calls.between("linked out", "link", (INPUTS, "data/file"), (WORKSPACE, "hard"));
+    calls.between("renamed in", "rename", (WORKSPACE, "own"), (INPUTS, "data/owned"));
+    calls.between("renamed out", "rename", (INPUTS, "data/deep/file"), (TMP, "stolen"));
     calls.at("removed", "unlink", INPUTS, "data/file");
     calls.at("a folder removed", "rmdir", INPUTS, "data/deep");
     let path = calls.text("data/other");

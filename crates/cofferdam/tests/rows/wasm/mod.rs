@@ -101,7 +101,7 @@ impl Calls {
     }
 
     /// A call that takes two of both: a rename or a link.
-    pub(crate) fn from_to(&mut self, name: &str, what: &str, from: (u32, &str), to: (u32, &str)) {
+    pub(crate) fn between(&mut self, name: &str, what: &str, from: (u32, &str), to: (u32, &str)) {
         let (old, new) = (self.text(from.1), self.text(to.1));
         let flags = if what == "link" { "(i32.const 0)" } else { "" };
         let (from, to) = (from.0, to.0);
