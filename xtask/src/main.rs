@@ -53,11 +53,12 @@ Usage: cargo xtask COMMAND [ARGS…]
   fuzz [TARGET]     Run the fuzz targets, or one of them.
       --seconds N     for each target (default 60)
       --minutes N     for all of them together
-  mutate [NAME…]    Turn each control of a container off in turn, or those that are named, in a build for
-                    tests: at least one row of the table of attacks must notice.
+  mutate [NAME…]    Turn each control of a container and of WebAssembly off in turn, or those that are named, in
+                    a build for tests: at least one row of the table of attacks must notice.
   crash [PLACE]     Kill a run at each place where it can be stopped, or at one, and look at what is left.
   soak              Make many mixed runs, after which the host is as it was.
       --runs N        how many (default 1000)
+      --backend wasm  lines of two batches in WebAssembly instead (default 10000); needs a prepared Python
   nightly           All of these and the benchmarks, in about an hour; a table at the end.
                     Results: target/xtask/nightly.json.
       --fuzz-minutes N  for all fuzz targets together (default 20)

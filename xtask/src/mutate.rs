@@ -9,6 +9,10 @@
 //! holds by that, and the table says so. Where a capability rests on a control, the Outcome may not name it
 //! as enforced while that is off.
 //!
+//! WebAssembly has rows of its own, which are run for the controls that a program there could meet, where a
+//! Python is prepared for them. What its worker's jail has besides, no program in it meets before it has broken
+//! out of the engine: the rows of the container hold that.
+//!
 //! `SPEC.md` keeps the table; it has to name every control there is, and no row that doesn't notice.
 
 use std::collections::BTreeSet;
@@ -59,6 +63,27 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("uts-namespace", &["sys::"]),
 ];
 
+/// The same of the rows of WebAssembly: the controls that they have to notice.
+const EXPECTED_IN_WASM: &[(&str, &[&str])] = &[
+    ("audit", &["wasm::ctl::"]),
+    ("cpu", &["wasm::res::"]),
+    ("disk", &["wasm::res::"]),
+    ("environment", &["wasm::cred::"]),
+    ("hide", &["wasm::cred::"]),
+    ("host-exec", &["wasm::iso::"]),
+    ("links", &["wasm::art::"]),
+    ("memory", &["wasm::res::"]),
+    ("output", &["wasm::res::"]),
+    ("timeout", &["wasm::res::"]),
+    ("wasm-memory", &["wasm::res::"]),
+    ("wasm-seed", &["wasm::iso::"]),
+    ("wasm-traps", &["wasm::iso::"]),
+    ("wasm-wipe", &["wasm::iso::"]),
+];
+
+/// What the names of controls that a container hasn't begin with.
+const WASMS_OWN: &str = "wasm-";
+
 /// Controls on which a capability rests, so that it isn't enforced without.
 const RESTS_ON: &[(&str, &[&str])] = &[
     ("filter", &["syscalls"]),
@@ -87,7 +112,8 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     if let Some(stranger) = args.iter().find(|arg| !controls.contains(*arg)) {
         return Err(Problem::Stop(format!("no control is named `{stranger}`; {CONTROLS} has them")));
     }
-    let rows = Rows { program: weakened::build(workspace)?, tests: tests(workspace)? };
+    let prepared = workspace.templates();
+    let rows = Rows { program: weakened::build(workspace)?, tests: tests(workspace)?, prepared };
     if !std::fs::read(&rows.program)
         .map_err(Problem::at("read", &rows.program))?
         .windows(16)
@@ -95,7 +121,10 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     {
         return Err(Problem::Stop("the build for tests has no switches; look at its features".to_owned()));
     }
-    let broken = rows.failing(None, &[])?;
+    let mut broken = rows.failing(None, Boundary::Container, &[])?;
+    if rows.prepared.is_some() {
+        broken.extend(rows.failing(None, Boundary::Wasm, &[])?);
+    }
     if !broken.is_empty() {
         println!("with every control on these rows fail, so that nothing can be learned: {broken:?}");
         return Ok(Verdict::Failed);
@@ -103,18 +132,29 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     let spec = workspace.read("SPEC.md")?;
     let mut table = String::from("| Control that is off | Noticed by |\n|---|---|\n");
     let mut wrong = vec![];
+    if rows.prepared.is_none() {
+        let why =
+            "no Python is prepared (COFFERDAM_TEST_TEMPLATES), so the rows of WebAssembly were left out";
+        wrong.push(why.to_owned());
+    }
     let chosen: Vec<_> =
         controls.iter().filter(|control| args.is_empty() || args.contains(control)).collect();
     for control in &chosen {
-        let noticed = rows.notice(control)?;
-        let said = noticed.to_string();
-        println!("{control}: {said}");
-        let _ = writeln!(table, "| `{control}` | {said} |"); // a String takes everything
-        if noticed == Noticed::ByNobody {
-            wrong.push(format!("no row notices that `{control}` is off"));
+        let noticed = rows.noticed(control)?;
+        if noticed.is_empty() {
+            println!("{control}: not tried");
+            continue;
         }
+        for (boundary, noticed) in &noticed {
+            if *noticed == Noticed::ByNobody {
+                wrong.push(format!("no row of {boundary:?} notices that `{control}` is off"));
+            }
+        }
+        let all = together(noticed);
+        println!("{control}: {all}");
+        let _ = writeln!(table, "| `{control}` | {all} |"); // a String takes everything
         wrong.extend(rows.lies(control)?);
-        wrong.extend(untrue(&spec, control, &noticed));
+        wrong.extend(untrue(&spec, control, &all, rows.prepared.is_some()));
     }
     println!("\n{table}\nmutate: {} controls turned off", chosen.len());
     for line in &wrong {
@@ -126,12 +166,24 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
     Ok(Verdict::from(wrong.is_empty()))
 }
 
+/// What noticed by either boundary.
+fn together(noticed: Vec<(Boundary, Noticed)>) -> Noticed {
+    let names = |noticed: &(Boundary, Noticed)| match &noticed.1 {
+        Noticed::By(rows) => rows.clone(),
+        Noticed::AtStart | Noticed::ByNobody => BTreeSet::new(),
+    };
+    let all: BTreeSet<_> = noticed.iter().flat_map(names).collect();
+    let first = noticed.into_iter().map(|(_, noticed)| noticed).next();
+    if all.is_empty() { first.unwrap_or(Noticed::ByNobody) } else { Noticed::By(all) }
+}
+
 /// What the table in `SPEC.md` says of a control and isn't so.
-fn untrue(spec: &str, control: &str, noticed: &Noticed) -> Vec<String> {
+fn untrue(spec: &str, control: &str, noticed: &Noticed, in_wasm: bool) -> Vec<String> {
     let Some(row) = spec.lines().find_map(|line| line.strip_prefix(&format!("| `{control}` | "))) else {
         return vec![format!("SPEC.md's table of controls lacks `{control}`")];
     };
     let listed = row.split('`').skip(1).step_by(2);
+    let listed = listed.filter(|row| in_wasm || !is_in_wasm(row));
     let stale = listed.filter(|row| !matches!(noticed, Noticed::By(rows) if rows.contains(*row)));
     stale.map(|row| format!("SPEC.md says that `{row}` notices `{control}`, which it doesn't")).collect()
 }
@@ -155,28 +207,64 @@ impl std::fmt::Display for Noticed {
     }
 }
 
+/// Whose rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Boundary {
+    Container,
+    Wasm,
+}
+
+/// Whether a row is one of WebAssembly's.
+fn is_in_wasm(row: &str) -> bool {
+    row.starts_with("wasm::")
+}
+
 /// The tests of the rows, and the program that they are run against.
 struct Rows {
     program: PathBuf,
     tests: PathBuf,
+    /// Where a Python is prepared, if one is.
+    prepared: Option<PathBuf>,
 }
 
 impl Rows {
-    fn notice(&self, control: &str) -> Result<Noticed, Problem> {
-        if !self.starts_without(control)? {
+    /// What noticed, of each boundary that has the control and can be tried here.
+    fn noticed(&self, control: &str) -> Result<Vec<(Boundary, Noticed)>, Problem> {
+        let mut noticed = vec![];
+        if !control.starts_with(WASMS_OWN) {
+            noticed.push((Boundary::Container, self.notice(control, Boundary::Container, EXPECTED)?));
+        }
+        let concerned = EXPECTED_IN_WASM.iter().any(|(name, _)| *name == control);
+        if concerned && self.prepared.is_some() {
+            noticed.push((Boundary::Wasm, self.notice(control, Boundary::Wasm, EXPECTED_IN_WASM)?));
+        }
+        Ok(noticed)
+    }
+
+    fn notice(
+        &self,
+        control: &str,
+        boundary: Boundary,
+        expected: &[(&str, &[&str])],
+    ) -> Result<Noticed, Problem> {
+        if !self.starts_without(control, boundary)? {
             return Ok(Noticed::AtStart);
         }
-        let expected = EXPECTED.iter().find(|(name, _)| *name == control).map_or(&[][..], |(_, rows)| rows);
-        let mut failing = self.failing_by(control, expected)?;
+        let expected = expected.iter().find(|(name, _)| *name == control).map_or(&[][..], |(_, rows)| rows);
+        let mut failing = self.failing_by(control, boundary, expected)?;
         if failing.is_empty() && !expected.is_empty() {
-            failing = self.failing_by(control, &[])?;
+            failing = self.failing_by(control, boundary, &[])?;
         }
         Ok(if failing.is_empty() { Noticed::ByNobody } else { Noticed::By(failing) })
     }
 
     /// Whether a plain program still runs.
-    fn starts_without(&self, control: &str) -> Result<bool, Problem> {
-        let output = self.run_without(control, &["--", "echo", "ok"])?;
+    fn starts_without(&self, control: &str, boundary: Boundary) -> Result<bool, Problem> {
+        let says: &[&str] = match boundary {
+            Boundary::Container => &["--", "echo", "ok"],
+            Boundary::Wasm => &["--backend", "wasm", "-c", "print('ok')"],
+        };
+        let output = self.run_without(control, says)?;
         Ok(output.status.success() && output.stdout == b"ok\n")
     }
 
@@ -200,6 +288,7 @@ impl Rows {
             .args(args)
             .env("COFFERDAM_WEAKEN", control)
             .env("COFFERDAM_STATE", &state)
+            .envs(self.prepared.as_ref().and_then(|folder| Some(("COFFERDAM_DATA", folder.parent()?))))
             .stdin(Stdio::null())
             .output()
             .map_err(Problem::starting("cofferdam"));
@@ -208,19 +297,30 @@ impl Rows {
     }
 
     /// The rows that fail while a control is off and pass when it is on again.
-    fn failing_by(&self, control: &str, parts: &[&str]) -> Result<BTreeSet<String>, Problem> {
-        let mut failing = self.failing(Some(control), parts)?;
+    fn failing_by(
+        &self,
+        control: &str,
+        boundary: Boundary,
+        parts: &[&str],
+    ) -> Result<BTreeSet<String>, Problem> {
+        let mut failing = self.failing(Some(control), boundary, parts)?;
         let again: Vec<_> = failing.iter().map(|row| format!("{row}::")).collect();
         let again: Vec<_> = again.iter().map(String::as_str).collect();
         if !again.is_empty() {
-            let anyway = self.failing(None, &again)?;
+            let anyway = self.failing(None, boundary, &again)?;
             failing.retain(|row| !anyway.contains(row));
         }
         Ok(failing)
     }
 
-    /// The rows that fail as root while a control is off: those whose names hold one of `parts`, or all.
-    fn failing(&self, control: Option<&str>, parts: &[&str]) -> Result<BTreeSet<String>, Problem> {
+    /// The rows of a boundary that fail as root while a control is off: those whose names hold one of `parts`,
+    /// or all.
+    fn failing(
+        &self,
+        control: Option<&str>,
+        boundary: Boundary,
+        parts: &[&str],
+    ) -> Result<BTreeSet<String>, Problem> {
         let mut command = Command::new(&self.tests);
         let listed =
             Command::new(&self.tests).arg("--list").output().map_err(Problem::starting("the rows"))?;
@@ -228,9 +328,11 @@ impl Rows {
         let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
         let chosen = names
             .filter(|name| name.ends_with("::root"))
+            .filter(|name| is_in_wasm(name) == (boundary == Boundary::Wasm))
             .filter(|name| parts.is_empty() || parts.iter().any(|part| name.contains(part)));
         command.args(["--exact", "--test-threads=1"]).args(chosen);
         command.env("COFFERDAM_ROWS_PROGRAM", &self.program).env("RUST_BACKTRACE", "0");
+        command.envs(self.prepared.as_ref().map(|folder| ("COFFERDAM_TEST_TEMPLATES", folder)));
         if let Some(control) = control {
             command.env("COFFERDAM_WEAKEN", control);
         }
@@ -283,17 +385,34 @@ mod tests {
     fn a_row_that_the_table_names_has_to_notice() {
         let spec = "| `filter` | `sys::a`, `sys::b` |\n";
         let by = |rows: &[&str]| Noticed::By(rows.iter().map(|row| (*row).to_owned()).collect());
-        assert!(untrue(spec, "filter", &by(&["sys::a", "sys::b", "sys::c"])).is_empty());
-        assert!(untrue(spec, "filter", &by(&["sys::a"]))[0].contains("`sys::b`"));
-        assert!(untrue(spec, "masks", &by(&["sys::a"]))[0].contains("lacks"));
+        assert!(untrue(spec, "filter", &by(&["sys::a", "sys::b", "sys::c"]), true).is_empty());
+        assert!(untrue(spec, "filter", &by(&["sys::a"]), true)[0].contains("`sys::b`"));
+        assert!(untrue(spec, "masks", &by(&["sys::a"]), true)[0].contains("lacks"));
+        let spec = "| `disk` | `res::a`, `wasm::res::b` |\n";
+        assert!(untrue(spec, "disk", &by(&["res::a"]), true)[0].contains("`wasm::res::b`"));
+        assert!(untrue(spec, "disk", &by(&["res::a"]), false).is_empty(), "it was not tried");
+    }
+
+    #[test]
+    fn rows_of_either_boundary_are_told_together() {
+        let by = |row: &str| Noticed::By(BTreeSet::from([row.to_owned()]));
+        let both = vec![(Boundary::Container, by("a")), (Boundary::Wasm, by("wasm::b"))];
+        assert_eq!(together(both).to_string(), "`a`, `wasm::b`");
+        let neither = vec![(Boundary::Wasm, Noticed::ByNobody)];
+        assert_eq!(together(neither), Noticed::ByNobody);
     }
 
     #[test]
     fn the_controls_are_those_that_are_declared_and_each_is_expected_somewhere() {
         let source = include_str!("../../crates/core/src/weaken.rs");
         let declared: BTreeSet<_> = controls(source).into_iter().collect();
-        let expected: BTreeSet<_> = EXPECTED.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let names = |list: &[(&str, &[&str])]| -> BTreeSet<String> {
+            list.iter().map(|(name, _)| (*name).to_owned()).collect()
+        };
+        let (container, wasm) = (names(EXPECTED), names(EXPECTED_IN_WASM));
         assert!(declared.contains("filter") && declared.len() > 20, "{declared:?}");
-        assert_eq!(declared, expected);
+        assert_eq!(declared, &container | &wasm);
+        let own: BTreeSet<_> = declared.iter().filter(|name| name.starts_with(WASMS_OWN)).cloned().collect();
+        assert!(own.len() > 3 && own.is_subset(&wasm) && own.is_disjoint(&container), "{own:?}");
     }
 }

@@ -61,6 +61,15 @@ impl Workspace {
         Ok(workspace)
     }
 
+    /// Where templates of Python are prepared for tests, if they are: as the tests look for them.
+    pub(crate) fn templates(&self) -> Option<PathBuf> {
+        let named = std::env::var_os("COFFERDAM_TEST_TEMPLATES").map(PathBuf::from);
+        let folder = named.unwrap_or_else(|| self.target.join("tmp/wasm"));
+        let described = |name: &str| name.starts_with("python-") && name.ends_with(".json");
+        let mut entries = fs::read_dir(&folder).ok()?.flatten();
+        entries.any(|entry| entry.file_name().to_str().is_some_and(described)).then_some(folder)
+    }
+
     /// Cargo, in the workspace's root.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -13,6 +13,8 @@ use cofferdam_sys::process;
 use cofferdam_testkit::conformance;
 use cofferdam_testkit::conformance::{BEHAVIOURS, FIELDS, Needs, Subject, ordinary};
 use cofferdam_testkit::host::processes_with;
+#[cfg(feature = "wasm")]
+use cofferdam_testkit::templates;
 
 conformance!(container, container_for_test());
 
@@ -30,7 +32,6 @@ conformance!(wasm, in_wasm::wasm_for_test());
 mod in_wasm {
     use cofferdam_backends::wasm::{Wasm, WorkerProgram, worker};
     use cofferdam_testkit::conformance::Absent;
-    use cofferdam_testkit::templates;
 
     use super::*;
 
@@ -80,4 +81,17 @@ fn every_backend_passes_as_an_ordinary_user_too() {
     let entries = BEHAVIOURS.len() + FIELDS.len();
     let test = concat!(module_path!(), "::every_backend_passes_as_an_ordinary_user_too");
     ordinary::again("container::", entries, test);
+}
+
+#[cfg(feature = "wasm")]
+#[test]
+fn wasm_passes_as_an_ordinary_user_too() {
+    let test = concat!(module_path!(), "::wasm_passes_as_an_ordinary_user_too");
+    let Some(templates) = templates::prepared() else {
+        return cofferdam_testkit::record_skip(
+            test,
+            "no template of Python is prepared that they could copy",
+        );
+    };
+    ordinary::again_with("wasm::", BEHAVIOURS.len() + FIELDS.len(), test, Some(&templates));
 }

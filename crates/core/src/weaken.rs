@@ -80,6 +80,14 @@ controls! {
     UserNamespace = "user-namespace",
     /// The host's name can be changed.
     UtsNamespace = "uts-namespace",
+    /// WebAssembly's engine gives as much linear memory as can be addressed.
+    WasmMemory = "wasm-memory",
+    /// Every run of a Python in WebAssembly gets the same seed.
+    WasmSeed = "wasm-seed",
+    /// A worker whose program the engine ended goes on as if it had exited.
+    WasmTraps = "wasm-traps",
+    /// A worker is given the next program with what the last one left.
+    WasmWipe = "wasm-wipe",
 }
 
 /// Every place where a run can be stopped, in the order in which a run comes by. Each is in the sources

@@ -8,7 +8,7 @@
 //! - [`secrets`]: looks for a secret in what came out, in whatever form.
 //! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
 //! - [`templates`]: the Pythons that tests run in WebAssembly.
-//! - The programs `crash` and `soak`, which `cargo xtask` calls by night.
+//! - The programs `crash`, `soak` and `soak-wasm`, which `cargo xtask` calls by night.
 //! - [`skip!`]: a test that can't run here says so by name, and is counted.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]

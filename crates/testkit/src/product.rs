@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::host::is_root;
+use crate::templates::{lend, lend_to_an_ordinary_user};
 
 /// The program, with a state folder and a home that nothing else uses.
 pub struct Product {
@@ -20,6 +21,8 @@ pub struct Product {
     folder: TempDir,
     /// Whom it is started as, if not as ourselves.
     user: Option<u32>,
+    /// Where what it prepares lies, if not in its state folder.
+    data: Option<PathBuf>,
     _turn: File,
 }
 
@@ -56,7 +59,7 @@ impl Product {
         lock(&turn);
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("home")).unwrap();
-        Product { program, folder, user: None, _turn: turn }
+        Product { program, folder, user: None, data: None, _turn: turn }
     }
 
     /// The program as an ordinary user has it: a copy that they own, in a folder and a home of their
@@ -84,12 +87,25 @@ impl Product {
         self
     }
 
+    /// The same with templates of Python of these names, of its own, out of a folder of templates. None if
+    /// there are none.
+    #[must_use]
+    pub fn with_python(mut self, templates: &Path, names: &[&str]) -> Option<Self> {
+        let data = self.folder.path().join("data");
+        let place = data.join("wasm");
+        let lent = match self.user {
+            Some(_) => lend_to_an_ordinary_user(templates, names, &place),
+            None => lend(templates, names, &place),
+        };
+        self.give(&data);
+        self.data = Some(data);
+        (lent.unwrap() > 0).then_some(self)
+    }
+
     /// What this host can't hold for this user: what a refusal says could be accepted.
     #[must_use]
     pub fn gaps(&self) -> Vec<String> {
-        let refusal = self.run(&["--", "true"]).stderr;
-        let words: Vec<_> = refusal.split_whitespace().collect();
-        words.windows(2).filter(|two| two[0] == "--accept-gap").map(|two| two[1].to_owned()).collect()
+        gaps_in(&self.run(&["--", "true"]).stderr)
     }
 
     /// The words of `run` that accept these.
@@ -145,6 +161,9 @@ impl Product {
             .env_remove("XDG_DATA_HOME")
             .env_remove("COFFERDAM_DATA")
             .stdin(Stdio::null());
+        if let Some(data) = &self.data {
+            command.env("COFFERDAM_DATA", data);
+        }
         command
     }
 
@@ -215,6 +234,12 @@ impl Product {
         writer.join().unwrap();
         ran
     }
+}
+
+/// What a refusal says could be accepted.
+pub(crate) fn gaps_in(refusal: &str) -> Vec<String> {
+    let words: Vec<_> = refusal.split_whitespace().collect();
+    words.windows(2).filter(|two| two[0] == "--accept-gap").map(|two| two[1].to_owned()).collect()
 }
 
 /// A user that no system gives to anybody: below those of containers, above those of people.

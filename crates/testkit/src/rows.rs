@@ -44,6 +44,33 @@ impl User {
     }
 }
 
+/// The boundary that a row is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// A container.
+    Container,
+    /// A Python in WebAssembly, or a module.
+    Wasm,
+}
+
+impl Boundary {
+    fn name(self) -> &'static str {
+        match self {
+            Boundary::Container => "container",
+            Boundary::Wasm => "wasm",
+        }
+    }
+
+    /// The options of `run` and `batch` that choose it.
+    #[must_use]
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Boundary::Container => &["--profile", "internal"],
+            Boundary::Wasm => &["--profile", "internal", "--backend", "wasm"],
+        }
+    }
+}
+
 /// What became of the attempts of one probe, by name.
 pub type Attempts = BTreeMap<String, Attempt>;
 
@@ -61,6 +88,7 @@ pub struct Row {
     id: &'static str,
     /// The name of the test.
     test: String,
+    boundary: Boundary,
     user: User,
     product: Product,
     before: Snapshot,
@@ -77,15 +105,16 @@ pub struct Row {
 const PRELUDE: &str = r#"
 import sys
 _breach = False
+_denials = (OSError, ValueError)
 def report(name, breach, detail=''):
     global _breach
     _breach = _breach or bool(breach)
     print('@', name.replace(' ', '_'), 'breach' if breach else 'denied', str(detail).replace('\n', ' ')[:200], flush=True)
 def attempt(name, action):
-    "Gets through unless it raises an OSError or gives False."
+    "Gets through unless it raises one of _denials or gives False."
     try:
         result = action()
-    except (OSError, ValueError) as error:
+    except _denials as error:
         report(name, False, repr(error))
     else:
         report(name, result is not False, '' if result is None else result)
@@ -93,28 +122,56 @@ def done():
     sys.exit(0 if _breach else 10)
 "#;
 
+/// Added to it in WebAssembly, whose Python lacks the functions that ask for what it can't have.
+const LACKS: &str = "_denials += (AttributeError,)\n";
+
 impl Row {
-    /// Begins a row, with no other test using the host. None if it can't be tested by this user; that is
-    /// recorded.
+    /// Begins a row about containers, with no other test using the host. None if it can't be tested by this
+    /// user; that is recorded.
     #[must_use]
     pub fn begin(id: &'static str, test: &str, program: &str, user: User) -> Option<Row> {
+        let alone = || Some(product(program, user));
+        Row::begin_with(id, test, Boundary::Container, user, alone)
+    }
+
+    /// The same about WebAssembly, with a template of Python out of this folder.
+    #[must_use]
+    pub fn begin_in_wasm(
+        id: &'static str,
+        test: &str,
+        program: &str,
+        user: User,
+        templates: Option<PathBuf>,
+    ) -> Option<Row> {
+        let alone = || product(program, user).with_python(&templates?, &["python"]);
+        Row::begin_with(id, test, Boundary::Wasm, user, alone)
+    }
+
+    fn begin_with(
+        id: &'static str,
+        test: &str,
+        boundary: Boundary,
+        user: User,
+        product: impl FnOnce() -> Option<Product>,
+    ) -> Option<Row> {
+        let skipped = |why: &str| {
+            crate::record_skip(test, why);
+            record(boundary, user, id, "skipped", why);
+        };
         if user == User::Root && !is_root() {
-            crate::record_skip(test, "the tests don't run as root");
-            record(user, id, "skipped", "the tests don't run as root");
+            skipped("the tests don't run as root");
             return None;
         }
-        let product = match user {
-            User::Root => Product::alone(program),
-            User::Ordinary => Product::alone_of_an_ordinary_user(program),
-        };
-        let accepting = match user {
-            User::Root => vec![],
-            User::Ordinary => product.accepting(),
+        let Some(product) = product() else {
+            skipped("no template of Python is prepared (COFFERDAM_TEST_TEMPLATES)");
+            return None;
         };
         let before = Snapshot::take();
-        Some(Row {
+        let test = test.to_owned();
+        let mut row = Row {
             id,
-            test: test.to_owned(),
+            test,
+            boundary,
             user,
             product,
             before,
@@ -122,8 +179,49 @@ impl Row {
             said: String::new(),
             conclusive: 0,
             inconclusive: vec![],
-            accepting,
-        })
+            accepting: vec![],
+        };
+        if user == User::Ordinary {
+            row.accepting = row.gaps().into_iter().flat_map(|gap| ["--accept-gap".to_owned(), gap]).collect();
+        }
+        Some(row)
+    }
+
+    /// What this host can't hold for this user: what a refusal says could be accepted.
+    #[must_use]
+    pub fn gaps(&self) -> Vec<String> {
+        let words = [&["run"], self.boundary.options(), &self.saying("")].concat();
+        crate::product::gaps_in(&self.product.call(words).stderr)
+    }
+
+    /// Words of `run` for a program that prints a text.
+    #[must_use]
+    pub fn saying<'a>(&self, text: &'a str) -> Vec<&'a str> {
+        match self.boundary {
+            Boundary::Container => vec!["--", "echo", text],
+            Boundary::Wasm => vec!["-c", "import sys; print(*sys.argv[1:])", text],
+        }
+    }
+
+    /// Which boundary it is about.
+    #[must_use]
+    pub fn boundary(&self) -> Boundary {
+        self.boundary
+    }
+
+    /// The boundary's name, as an Outcome has it.
+    #[must_use]
+    pub fn backend(&self) -> &'static str {
+        self.boundary.name()
+    }
+
+    /// The whole of a probe for the boundary.
+    #[must_use]
+    pub fn probe(&self, python: &str) -> String {
+        match self.boundary {
+            Boundary::Container => probe(python),
+            Boundary::Wasm => probe(&format!("{LACKS}{python}")),
+        }
     }
 
     /// Who runs the sandbox.
@@ -154,7 +252,7 @@ impl Row {
         (path, secret)
     }
 
-    /// `run` under profile `internal`, with what this host lacks accepted. What it says counts as having
+    /// `run` in the boundary, with what this host lacks accepted. What it says counts as having
     /// come out.
     pub fn run(&mut self, args: &[&str]) -> Ran {
         let command = self.command(args);
@@ -164,7 +262,7 @@ impl Row {
     /// The same, not started yet. Hand it to [`Row::finish_command`].
     #[must_use]
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut words = vec!["run", "--profile", "internal"];
+        let mut words = [&["run"], self.boundary.options()].concat();
         words.extend(self.accepting.iter().map(String::as_str));
         words.extend(args);
         self.product.command(words)
@@ -173,7 +271,7 @@ impl Row {
     /// `batch`, as [`Row::command`] is `run`; its jobs are for standard input ([`with_input`]).
     #[must_use]
     pub fn batch(&self, args: &[&str]) -> Command {
-        let mut words = vec!["batch", "--profile", "internal"];
+        let mut words = [&["batch"], self.boundary.options()].concat();
         words.extend(self.accepting.iter().map(String::as_str));
         words.extend(args);
         self.product.command(words)
@@ -199,7 +297,7 @@ impl Row {
 
     /// Runs Python inside, under the options that are given, and gives its attempts.
     pub fn inside(&mut self, options: &[&str], python: &str) -> Attempts {
-        let code = probe(python);
+        let code = self.probe(python);
         let words = [options, &["-c", &code]].concat();
         let ran = self.run(&words);
         attempts(&ran)
@@ -208,7 +306,7 @@ impl Row {
     /// Runs Python inside as [`Row::inside`] does; gives the Outcome too, in which everything that it
     /// printed is.
     pub fn inside_with_outcome(&mut self, options: &[&str], python: &str) -> (Attempts, Value) {
-        let code = probe(python);
+        let code = self.probe(python);
         let ran = self.run(&[&["--json"], options, &["-c", &code]].concat());
         let outcome = ran.json();
         let stdout = outcome["stdout"]["text"].as_str().unwrap().to_owned();
@@ -229,7 +327,7 @@ impl Row {
     pub fn command_after(&self, before: &[&str], args: &[&str]) -> Command {
         let plain = self.product.command::<&str>([]);
         let program = self.product.program().to_str().unwrap();
-        let mut words = [before, &[program, "run", "--profile", "internal"]].concat();
+        let mut words = [before, &[program, "run"], self.boundary.options()].concat();
         words.extend(self.accepting.iter().map(String::as_str));
         words.extend(args);
         let mut command = self.product.beside(words[0], &words[1..]);
@@ -346,7 +444,7 @@ impl Row {
     pub fn skip(mut self, reason: &str) {
         self.oracle();
         crate::record_skip(&self.test, reason);
-        record(self.user, self.id, "skipped", reason);
+        record(self.boundary, self.user, self.id, "skipped", reason);
     }
 
     /// Ends the row. If nothing that it attempts gets through outside it has proved nothing.
@@ -355,9 +453,9 @@ impl Row {
         let unproved = self.inconclusive.join("; ");
         if self.conclusive == 0 {
             crate::record_skip(&self.test, &format!("inconclusive: {unproved}"));
-            return record(self.user, self.id, "inconclusive", &unproved);
+            return record(self.boundary, self.user, self.id, "inconclusive", &unproved);
         }
-        record(self.user, self.id, "passed", &unproved);
+        record(self.boundary, self.user, self.id, "passed", &unproved);
     }
 
     /// What must hold after every row, whatever its probes say.
@@ -382,8 +480,11 @@ impl Row {
     /// any: everybody may read those.
     fn next_run_works(&mut self) {
         let secret = self.secret();
-        let words = ["--pass-env", "ROW_SECRET", "--", "sh", "-c", "echo next; read line"];
-        let mut command = self.command(&words);
+        let waits: &[&str] = match self.boundary {
+            Boundary::Container => &["--", "sh", "-c", "echo next; read line"],
+            Boundary::Wasm => &["-c", "import sys; print('next', flush=True); sys.stdin.readline()"],
+        };
+        let mut command = self.command(&[&["--pass-env", "ROW_SECRET"], waits].concat());
         let mut next = crate::product::start(command.env("ROW_SECRET", secret).stdin(Stdio::piped()));
         let (mut said, mut stdout) = (String::new(), BufReader::new(next.stdout.take().unwrap()));
         stdout.read_line(&mut said).unwrap();
@@ -435,6 +536,14 @@ impl Row {
             let found = secrets.found_in(bytes);
             assert_eq!(found, None, "{}: a secret is in {place}", self.id);
         }
+    }
+}
+
+/// The program of a user's, with no other test using the host.
+fn product(program: &str, user: User) -> Product {
+    match user {
+        User::Root => Product::alone(program),
+        User::Ordinary => Product::alone_of_an_ordinary_user(program),
     }
 }
 
@@ -519,12 +628,12 @@ pub fn attempts(ran: &Ran) -> Attempts {
 }
 
 /// Writes down what became of a row where `cargo xtask test` reads it.
-fn record(user: User, id: &str, verdict: &str, detail: &str) {
-    println!("ROW container ({}) {id}: {verdict} {detail}", user.name());
+fn record(boundary: Boundary, user: User, id: &str, verdict: &str, detail: &str) {
+    println!("ROW {} ({}) {id}: {verdict} {detail}", boundary.name(), user.name());
     if let Some(path) = std::env::var_os("COFFERDAM_ROWS") {
         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
         let detail = detail.replace(['\t', '\n'], " ");
-        let line = format!("container\t{}\t{id}\t{verdict}\t{detail}\n", user.name());
+        let line = format!("{}\t{}\t{id}\t{verdict}\t{detail}\n", boundary.name(), user.name());
         file.write_all(line.as_bytes()).unwrap(); // at once: others write too
     }
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask crash` and `cargo xtask soak`: what is left of runs that are killed at each of their steps,
 //! and of very many.
 //!
-//! The programs that look are `crash` and `soak` of the testkit, which this builds with the product that
-//! they are about. As root they get process and mount namespaces of their own, so that what they see of the
+//! The programs that look are `crash`, `soak` and, for batches in WebAssembly, `soak-wasm` of the testkit, which
+//! this builds with the product that they are about. As root they get process and mount namespaces of their own, so that what they see of the
 //! host is theirs and not of others who use it meanwhile.
 
 use std::ffi::OsString;
@@ -16,8 +16,9 @@ use crate::problem::Problem;
 use crate::workspace::Workspace;
 use crate::{Verdict, weakened};
 
-/// How many runs a soak has, unless told otherwise.
+/// How many runs a soak has, unless told otherwise, and how many lines one of WebAssembly.
 const RUNS: u32 = 1000;
+const LINES: u32 = 10_000;
 
 /// Kills runs at every place, or at the one that is named.
 pub(crate) fn crash(workspace: &Workspace, args: &[String]) -> Result<Verdict, Problem> {
@@ -36,7 +37,10 @@ pub(crate) fn crash(workspace: &Workspace, args: &[String]) -> Result<Verdict, P
 
 /// Makes many mixed runs.
 pub(crate) fn soak(workspace: &Workspace, args: &[String]) -> Result<Verdict, Problem> {
-    let runs = parse(args)?;
+    let (in_wasm, runs) = parse(args)?;
+    if in_wasm {
+        return soak_in_wasm(workspace, runs);
+    }
     let soak = build(workspace, &["--package", "cofferdam-testkit", "--bin", "soak"], "soak")?;
     let product = build(workspace, &["--package", "cofferdam"], "cofferdam")?;
     let verdict = call(&soak, &[product.into_os_string(), runs.to_string().into()])?;
@@ -46,15 +50,37 @@ pub(crate) fn soak(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pr
     Ok(verdict)
 }
 
-fn parse(args: &[String]) -> Result<u32, Problem> {
-    let wrong = || Problem::Stop("Usage: soak [--runs N], a whole number above 0".to_owned());
-    match args {
-        [] => Ok(RUNS),
-        [option, value] if option == "--runs" => {
-            value.parse().ok().filter(|runs| *runs > 0).ok_or_else(wrong)
-        }
-        _ => Err(wrong()),
+/// Has one batch in WebAssembly for each template run very many lines.
+fn soak_in_wasm(workspace: &Workspace, runs: u32) -> Result<Verdict, Problem> {
+    let templates = workspace.templates().ok_or_else(|| Problem::Stop(NO_PYTHON.to_owned()))?;
+    let soak = build(workspace, &["--package", "cofferdam-testkit", "--bin", "soak-wasm"], "soak-wasm")?;
+    let product = build(workspace, &["--package", "cofferdam"], "cofferdam")?;
+    let words = [product.into_os_string(), runs.to_string().into(), templates.into_os_string()];
+    let verdict = call(&soak, &words)?;
+    if runs >= LINES {
+        record(workspace, "soak-wasm", verdict == Verdict::Passed)?;
     }
+    Ok(verdict)
+}
+
+/// Said where nothing can be run in WebAssembly.
+const NO_PYTHON: &str = "no Python is prepared: `cofferdam setup python` prepares one, and COFFERDAM_TEST_TEMPLATES \
+                         names the folder `wasm` in which it lies";
+
+/// Whether it is about WebAssembly, and how many runs there are.
+fn parse(args: &[String]) -> Result<(bool, u32), Problem> {
+    let wrong =
+        || Problem::Stop("Usage: soak [--backend wasm] [--runs N], a whole number above 0".to_owned());
+    let (in_wasm, rest) = match args {
+        [option, name, rest @ ..] if option == "--backend" && name == "wasm" => (true, rest),
+        rest => (false, rest),
+    };
+    let runs = match rest {
+        [] => Some(if in_wasm { LINES } else { RUNS }),
+        [option, value] if option == "--runs" => value.parse().ok().filter(|runs| *runs > 0),
+        _ => None,
+    };
+    runs.map(|runs| (in_wasm, runs)).ok_or_else(wrong)
 }
 
 /// Builds a program, and gives its path.
@@ -94,9 +120,11 @@ mod tests {
     #[test]
     fn a_number_of_runs_that_is_none_is_refused() {
         let args = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(parse(&[]).unwrap(), RUNS);
-        assert_eq!(parse(&args("--runs 5")).unwrap(), 5);
-        for line in ["--runs", "--runs 0", "--runs many", "5"] {
+        assert_eq!(parse(&[]).unwrap(), (false, RUNS));
+        assert_eq!(parse(&args("--runs 5")).unwrap(), (false, 5));
+        assert_eq!(parse(&args("--backend wasm")).unwrap(), (true, LINES));
+        assert_eq!(parse(&args("--backend wasm --runs 7")).unwrap(), (true, 7));
+        for line in ["--runs", "--runs 0", "--runs many", "5", "--backend", "--backend other"] {
             assert!(parse(&args(line)).is_err(), "{line}");
         }
     }

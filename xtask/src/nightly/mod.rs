@@ -37,6 +37,7 @@ const STEPS: &[Step] = &[
         run: |workspace, minutes| fuzz::run(workspace, &words(&["--minutes", &minutes.to_string()])),
     },
     Step { name: "soak", run: |workspace, _| left::soak(workspace, &[]) },
+    Step { name: "soak-wasm", run: |workspace, _| left::soak(workspace, &words(&["--backend", "wasm"])) },
     Step { name: "crash", run: |workspace, _| left::crash(workspace, &[]) },
     Step { name: "mutate", run: |workspace, _| mutate::run(workspace, &[]) },
     Step { name: "bench", run: |workspace, _| bench::run(workspace, &[]) },

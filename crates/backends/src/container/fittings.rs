@@ -9,7 +9,7 @@ use cofferdam_sys::launch::{Ids, MountFlags};
 use cofferdam_sys::{mount, process};
 use rustix::fs::OFlags;
 
-use super::files::{HostFiles, Owner, Source, c_path, copy_shown_as_ours, refuse, stat, survey};
+use super::files::{HostFiles, Owner, Source, c_path, copy_shown_as_ours, stat, survey};
 
 /// What a jail has beyond what was granted. A container that runs programs itself has nothing.
 #[derive(Debug, Default)]
@@ -59,10 +59,10 @@ impl HostFiles {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Files`] if it isn't there.
+    /// [`BackendError::Host`] if that can't be done: it is ours, and no request's.
     pub(super) fn fit(&mut self, fitting: &Fitting, ids: &Ids) -> Result<(), BackendError> {
         let path = &fitting.host;
-        let failed = |error: io::Error| refuse(path, &error, "see `cofferdam doctor`");
+        let failed = |error: io::Error| BackendError::host(format!("show {} inside", path.display()))(error);
         let place = survey::open_as_resolved(path, OFlags::PATH).map_err(failed)?;
         let found = stat(&place).map_err(failed)?;
         // Who could put something else there could have it run, if only in a jail.

@@ -389,10 +389,13 @@ impl Steps {
     }
 
     /// What is ours, as it is on the host: nobody writes it but us. And the folder below which the rest is
-    /// shown, with the one in it where inputs are by default.
+    /// shown, with the one in it where inputs are by default, and those above which something of its own is
+    /// opened for a program: who looks for `/home` should find it.
     fn fittings(&mut self, plan: &Plan<'_>, made: &mut BTreeSet<String>) {
         if let Some(below) = plan.files.below {
-            self.folders_above(&format!("{below}/inputs/"), made);
+            for folder in ["home/user", "inputs", "tmp", "usr/local/lib", "workspace"] {
+                self.folders_above(&format!("{below}/{folder}/"), made);
+            }
         }
         for fitting in &plan.files.fittings {
             let place = &fitting.place;

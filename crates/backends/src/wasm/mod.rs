@@ -16,6 +16,7 @@ mod session;
 pub mod setup;
 mod talk;
 mod templates;
+mod weakened;
 mod whole;
 pub mod wire;
 pub mod worker;

@@ -28,6 +28,7 @@ use super::jail;
 use super::setup::{self, Prepared, SetupError};
 use super::talk::{Answer, End, Talk};
 use super::templates::Templates;
+use super::weakened;
 use super::wire::{self, Kind, Preopen, ToWorker, Trap};
 use crate::container::{ContainerSession, Inside, Pipes, Streams};
 
@@ -214,7 +215,7 @@ impl WasmSession {
         self.employ(&wanted).await?;
         let Wanted { name, script, argv, .. } = wanted;
         let envp = variables(self.jail.environment(), environment);
-        let seed = fd::random_bytes().map_err(BackendError::host("read random bytes"))?;
+        let seed = fd::random_bytes().map(weakened::seed).map_err(BackendError::host("read random bytes"))?;
         let run = ToWorker::Run { script, argv, envp, seed };
         let (pipes, inside) = Pipes::make(stdin).map_err(BackendError::host("make the program's pipes"))?;
         let worker = self.worker.as_mut().ok_or(BackendError::Gone)?;
@@ -295,7 +296,7 @@ impl WasmSession {
             module: self.module_inside(&code),
             image: self.image_inside(&code),
             kind,
-            memory_bytes: self.memory_bytes,
+            memory_bytes: weakened::memory_bytes(self.memory_bytes),
             preopens: self.preopens(&code),
         };
         self.start_worker(code).await?.open(&open).await
@@ -334,7 +335,7 @@ impl WasmSession {
         self.jail.forget_put();
         self.modules.clear();
         // Most programs leave no file. What else they left went with their instance.
-        if Some(self.jail.space()?) != before {
+        if !weakened::leaves_everything() && Some(self.jail.space()?) != before {
             let renewed = tokio::time::timeout(RENEWING, worker.talk.renew()).await;
             if !matches!(renewed, Ok(Ok(()))) {
                 worker.talk.spoil();
@@ -593,7 +594,7 @@ fn variables(granted: &[Variable], own: Vec<Variable>) -> Vec<CString> {
     ];
     let ours = ours.into_iter().filter_map(|(name, value)| Variable::new(name, value).ok());
     let mut lines = BTreeMap::new();
-    for variable in ours.chain(granted.iter().cloned()).chain(own) {
+    for variable in weakened::environment().chain(ours).chain(granted.iter().cloned()).chain(own) {
         lines.insert(variable.name().to_owned(), variable.to_c_string());
     }
     lines.into_values().collect()

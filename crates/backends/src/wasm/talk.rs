@@ -14,6 +14,7 @@ use cofferdam_core::backend::BackendError;
 use cofferdam_guest::wire::{Frame, Inbox};
 use tokio::sync::Mutex;
 
+use super::weakened;
 use super::wire::{FromWorker, ToWorker, Trap, VERSION};
 use crate::channel::{Channel, in_time};
 
@@ -135,8 +136,11 @@ impl Talk {
                     ear.ends.push(End::Exited(code.to_le_bytes()[0]));
                 }
                 Some(FromWorker::Trapped(trap)) if ear.ends.len() < ear.started => {
-                    self.spoil();
-                    ear.ends.push(End::Trapped(trap));
+                    let end = weakened::trapped(trap);
+                    if matches!(end, End::Trapped(_)) {
+                        self.spoil();
+                    }
+                    ear.ends.push(end);
                 }
                 Some(other) => return Err(self.out_of_turn(&other)),
                 None => {

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 mod alone;
+mod hostile;
 mod modules;
 mod python;
 mod setup;

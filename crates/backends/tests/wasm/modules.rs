@@ -21,7 +21,7 @@ const IMPORTS: &str = r#"
 "#;
 
 /// A worker with a module that was compiled just now.
-fn worker(text: &str) -> (Worker, tempfile::TempDir) {
+pub(crate) fn worker(text: &str) -> (Worker, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let prepared =
         setup::module(&wat::parse_str(text).unwrap(), &Folder::open(folder.path()).unwrap()).unwrap();
@@ -29,12 +29,21 @@ fn worker(text: &str) -> (Worker, tempfile::TempDir) {
     (Worker::open(command(), (&prepared.module, None), prepared.kind, MEMORY_BYTES, here).unwrap(), folder)
 }
 
-fn run(text: &str, argv: &[&str]) -> Came {
+/// Why a worker doesn't open a module, which it must not.
+pub(crate) fn refusal(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let prepared =
+        setup::module(&wat::parse_str(text).unwrap(), &Folder::open(folder.path()).unwrap()).unwrap();
+    let opened = Worker::open(command(), (&prepared.module, None), prepared.kind, MEMORY_BYTES, |_| vec![]);
+    opened.err().unwrap().to_string()
+}
+
+pub(crate) fn run(text: &str, argv: &[&str]) -> Came {
     let (mut worker, _folder) = worker(text);
     Trial { script: None, argv, envp: &["A=b"], stdin: "" }.run(&mut worker)
 }
 
-fn module(body: &str) -> String {
+pub(crate) fn module(body: &str) -> String {
     format!("(module {IMPORTS} {body})")
 }
 

@@ -28,7 +28,7 @@ fn lent() -> Option<(TempDir, Folder)> {
     templates::data()?;
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("wasm");
-    templates::lend(&path).unwrap();
+    templates::lend_all(&path).unwrap();
     let folder = Folder::open(&path).unwrap();
     setup::find(&folder, "python").unwrap()?;
     Some((scratch, folder))

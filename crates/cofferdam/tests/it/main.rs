@@ -19,10 +19,16 @@ mod results;
 mod rootless;
 mod run;
 #[cfg(feature = "wasm")]
+mod scripts;
+#[cfg(feature = "wasm")]
 mod setup;
 mod terminal;
 #[cfg(feature = "wasm")]
 mod wasm;
+#[cfg(feature = "wasm")]
+mod wasm_batch;
+#[cfg(feature = "wasm")]
+mod wasm_modules;
 mod workspace;
 
 use cofferdam_testkit::product::Product;

@@ -45,7 +45,7 @@ macro_rules! lent {
 fn lent(product: &Product) -> Option<PathBuf> {
     templates::data()?;
     let data = product.folder().join("data");
-    templates::lend(&data.join("wasm")).unwrap();
+    templates::lend_all(&data.join("wasm")).unwrap();
     Some(data)
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use cofferdam_testkit::rows::{Row, probe};
+use cofferdam_testkit::rows::{Boundary, Row, probe};
 
 use crate::{EVERY_FOLDER, Ended, heard, row};
 
@@ -41,10 +41,8 @@ const VARIABLES: [&str; 25] = [
     "x",
 ];
 
-fn no_secret_of_the_environment_gets_in(row: &mut Row) -> Ended {
-    // They look like what `Row::secret` gives, and the probe knows nothing else of them.
-    let secrets: Vec<_> = VARIABLES.iter().map(|name| (*name, row.secret())).collect();
-    let find = r"
+/// Looks for all of them; knows nothing of them but their form.
+const FIND_SECRETS: &str = r"
 import glob, os, re
 form = re.compile(rb'canary-[0-9a-f]{8}-[0-9a-f-]{27}')
 def found(paths):
@@ -58,9 +56,22 @@ report('its own variables', own, len(own))
 attempt('its own first variables', lambda: bool(found(['/proc/self/environ'])))
 attempt('variables of any process', lambda: bool(found(glob.glob('/proc/[0-9]*/environ'))))
 attempt('variables of any thread', lambda: bool(found(glob.glob('/proc/[0-9]*/task/*/environ'))))
-os.system('env >&2; cat /proc/*/environ >&2; cat /proc/*/cmdline >&2')
 ";
-    let mut command = row.command(&["-c", &probe(find)]);
+
+pub(crate) fn no_secret_of_the_environment_gets_in(row: &mut Row) -> Ended {
+    // They look like what `Row::secret` gives, and the probe knows nothing else of them.
+    let secrets: Vec<_> = VARIABLES.iter().map(|name| (*name, row.secret())).collect();
+    let find = FIND_SECRETS;
+    let (show, everything) = match row.boundary() {
+        Boundary::Container => (
+            &["--", "env"][..],
+            "\nimport os\nos.system('env >&2; cat /proc/*/environ >&2; cat /proc/*/cmdline >&2')\n",
+        ),
+        Boundary::Wasm => {
+            (&["-c", "import os\nfor name, value in os.environ.items(): print(f'{name}={value}')"][..], "")
+        }
+    };
+    let mut command = row.command(&["-c", &row.probe(&format!("{find}{everything}"))]);
     command.envs(secrets.iter().cloned());
     let inside = row.attempts_of(command);
     let mut words = vec!["env".to_owned()];
@@ -70,7 +81,7 @@ os.system('env >&2; cat /proc/*/environ >&2; cat /proc/*/cmdline >&2')
     assert_eq!(outside["its_own_variables"].detail, "25");
     row.compare(&inside, &outside);
     // A name that is passed lets its own value in, and nothing else.
-    let mut command = row.command(&["--pass-env", "TZ", "--", "env"]);
+    let mut command = row.command(&[&["--pass-env", "TZ"], show].concat());
     command.env("TZ", "UTC").envs(secrets);
     let passed = row.finish_command(command);
     assert!(passed.stdout.contains("TZ=UTC"), "{passed:?}");
@@ -131,7 +142,23 @@ for place in project_files:
 attempt('above the project', lambda: 'canary-' in open('../.netrc').read())
 ";
 
-fn credential_files_of_the_home_cannot_be_read(row: &mut Row) -> Ended {
+/// Copies everything that is there, and prints what is small and hidden.
+const GRAB: &str = "cp -r . /tmp/all; find / -xdev -type f -size -9k -path '*/.*' -exec cat {} + 2>&1 | head -c 99999; cp -r /tmp/all taken";
+
+/// The same.
+const GRAB_IN_PYTHON: &str = r"
+import os, shutil
+shutil.copytree('.', '/tmp/all')
+for folder, _, names in os.walk('/'):
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            if '/.' in path and os.path.getsize(path) < 9000: print(open(path, errors='replace').read()[:9000])
+        except OSError: pass
+shutil.copytree('/tmp/all', 'taken')
+";
+
+pub(crate) fn credential_files_of_the_home_cannot_be_read(row: &mut Row) -> Ended {
     let home = row.product().folder().join("home");
     let project = home.join("project");
     let mut plant = |path: &Path| {
@@ -151,12 +178,15 @@ fn credential_files_of_the_home_cannot_be_read(row: &mut Row) -> Ended {
     let outside = row.outside(&format!("import os\nos.chdir({project:?})\n{find}"));
     row.compare(&inside, &outside);
     // The project is there, so that its secrets aren't missing with all the rest.
-    let plain = row.run(&[&shown[..], &["--", "cat", "plain"]].concat());
+    let (cat, grab): (&[&str], &[&str]) = match row.boundary() {
+        Boundary::Container => (&["--", "cat", "plain"], &["--", "sh", "-c", GRAB]),
+        Boundary::Wasm => (&["-c", "print(open('plain').read(), end='')"], &["-c", GRAB_IN_PYTHON]),
+    };
+    let plain = row.run(&[&shown[..], cat].concat());
     assert_eq!(plain.stdout, "plain\n", "{plain:?}");
     // What is printed and copied of all that is there holds none either: `Row::end` looks.
     let out = row.product().folder().join("out");
-    let grab = "cp -r . /tmp/all; find / -xdev -type f -size -9k -path '*/.*' -exec cat {} + 2>&1 | head -c 99999; cp -r /tmp/all taken";
-    let taken = row.run(&[&shown[..], &["--out", out.to_str().unwrap(), "--", "sh", "-c", grab]].concat());
+    let taken = row.run(&[&shown[..], &["--out", out.to_str().unwrap()], grab].concat());
     assert_eq!(taken.code, 0, "{taken:?}");
     assert!(out.join("files/taken/plain").exists());
     Ended::Tested

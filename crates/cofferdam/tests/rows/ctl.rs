@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam_testkit::host::{eventually, is_root, processes_with};
 use cofferdam_testkit::product::{Ran, start, wait};
-use cofferdam_testkit::rows::{Row, User, attempts, probe, with_input};
+use cofferdam_testkit::rows::{Boundary, Row, User, attempts, with_input};
 use serde_json::{Value, json};
 
 use crate::Ended;
@@ -106,10 +106,10 @@ int main(int argc, char **argv) {
 }
 "#;
 
-fn a_control_that_the_host_lacks_is_refused_by_name(row: &mut Row) -> Ended {
+pub(crate) fn a_control_that_the_host_lacks_is_refused_by_name(row: &mut Row) -> Ended {
     let lacking = row.build("lacking", LACKING);
     let lacking = lacking.to_str().unwrap();
-    let plain = run_behind(row, &[lacking, "nothing"], &["--", "echo", "ran"]).exits(0);
+    let plain = run_behind(row, &[lacking, "nothing"], &row.saying("ran")).exits(0);
     assert_eq!(plain.stdout, "ran\n", "the control: {plain:?}");
     row.proved();
     lacks(row, &[lacking, "landlock"], &["landlock"]);
@@ -151,8 +151,8 @@ fn lacks(row: &mut Row, words: &[&str], capabilities: &[&str]) {
         assert!(message.contains(capability), "{capability}: {outcome}");
         let events = last_events(row);
         let refused = events_named(&events, "backend.refused");
-        let of_container = refused.iter().find(|event| event["backend"] == "container").unwrap();
-        assert_eq!(names(&of_container["gaps"]), [*capability], "{of_container}");
+        let of_this = refused.iter().find(|event| event["backend"] == row.backend()).unwrap();
+        assert_eq!(names(&of_this["gaps"]), [*capability], "{of_this}");
     }
     assert_eq!(opened(row), before, "nothing was opened");
     let outcome = run_accepting(row, words, capabilities, "").exits(0).json();
@@ -172,9 +172,9 @@ fn lacks(row: &mut Row, words: &[&str], capabilities: &[&str]) {
 fn run_accepting(row: &mut Row, words: &[&str], gaps: &[&str], but_for: &str) -> Ran {
     let known = row.accepting().iter().map(String::as_str).filter(|word| *word != "--accept-gap");
     let accepted: BTreeSet<_> = known.chain(gaps.iter().copied()).filter(|name| *name != but_for).collect();
-    let mut args = vec!["run", "--profile", "internal", "--json"];
+    let mut args = [&["run", "--json"], row.boundary().options()].concat();
     args.extend(accepted.iter().flat_map(|name| ["--accept-gap", name]));
-    args.extend(["--", "echo", "ran"]);
+    args.extend(row.saying("ran"));
     let command = behind(words, &row.product().command(args));
     row.finish_command(command)
 }
@@ -185,13 +185,13 @@ fn never_runs(row: &mut Row, words: &[&str], why: &str) {
     let all = ["files", "network", "memory", "cpu", "pids", "disk", "syscalls", "landlock"];
     let accepting: Vec<_> = all.iter().flat_map(|name| ["--accept-gap", name]).collect();
     for accepting in [&[][..], &accepting] {
-        let ran = run_behind(row, words, &[accepting, &["--", "echo", "ran"]].concat());
+        let ran = run_behind(row, words, &[accepting, &row.saying("ran")].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (125, ""), "{why}: {ran:?}");
         let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(said.contains(why), "{why}: {said}");
         let events = last_events(row);
         let refused = events_named(&events, "backend.refused");
-        assert!(refused.iter().any(|event| event["backend"] == "container"), "{events:?}");
+        assert!(refused.iter().any(|event| event["backend"] == row.backend()), "{events:?}");
     }
     assert_eq!(opened(row), before);
 }
@@ -199,7 +199,7 @@ fn never_runs(row: &mut Row, words: &[&str], why: &str) {
 /// What only a start can find out is the host's failure and not a refusal; nothing has run then either,
 /// and the Outcome says so.
 fn never_starts(row: &mut Row, words: &[&str]) {
-    let ran = run_behind(row, words, &["--json", "--", "echo", "ran"]);
+    let ran = run_behind(row, words, &[&["--json"], &row.saying("ran")[..]].concat());
     assert_eq!(ran.code, 125, "{ran:?}");
     let outcome = ran.json();
     assert_eq!((&outcome["end"], &outcome["ran"]), (&json!("sandbox_error"), &json!("no")), "{outcome}");
@@ -210,15 +210,22 @@ fn never_starts(row: &mut Row, words: &[&str]) {
     );
 }
 
-/// What no container has can be demanded, and is then refused by its name.
+/// What the boundary hasn't can be demanded, and is then refused by its name.
 fn needs_a_boundary_that_is_not_here(row: &mut Row) {
-    for capability in ["separate-kernel", "no-ambient-authority", "egress"] {
-        let ran = row.run(&["--require", capability, "--", "echo", "ran"]);
+    let lacking: &[&str] = match row.boundary() {
+        Boundary::Container => &["separate-kernel", "no-ambient-authority", "egress"],
+        Boundary::Wasm => &["separate-kernel", "egress"],
+    };
+    for &capability in lacking {
+        let ran = row.run(&[&["--require", capability], &row.saying("ran")[..]].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (125, ""), "{ran:?}");
         assert!(ran.stderr.contains(capability), "{ran:?}");
         let events = last_events(row);
         let refused = events_named(&events, "backend.refused");
         assert!(refused.iter().any(|event| names(&event["gaps"]).contains(&capability)), "{events:?}");
+    }
+    if row.boundary() == Boundary::Wasm {
+        return;
     }
     // The default profile has no backend here: nothing less is taken instead.
     let ran = row.product().call(["run", "--", "echo", "ran"]);
@@ -411,7 +418,7 @@ attempt('the log', lambda: appended(log))
 attempt('the policy of another run', lambda: appended(named))
 "#;
 
-fn nothing_inside_changes_what_a_run_is_judged_by(row: &mut Row) -> Ended {
+pub(crate) fn nothing_inside_changes_what_a_run_is_judged_by(row: &mut Row) -> Ended {
     let (folder, home) = (row.product().folder().to_owned(), row.product().folder().join("home"));
     let workspace = folder.join("work");
     let own = home.join(".config/cofferdam/policy.toml");
@@ -450,7 +457,7 @@ fn nothing_inside_changes_what_a_run_is_judged_by(row: &mut Row) -> Ended {
         let plain = run(row, options, &[], "");
         let control = row.outside(&edits(row, &workspace.join("named.toml"), &own, &folder.join("control")));
         let inside = edits(row, &named, &own, Path::new("/workspace"));
-        let edited = run(row, options, &WISHED_VARIABLES, &probe(&inside));
+        let edited = run(row, options, &WISHED_VARIABLES, &row.probe(&inside));
         let after = run(row, options, &WISHED_VARIABLES, "");
         assert_eq!((plain.0.code, edited.0.code, after.0.code), (0, 10, 0), "{:?}", edited.0);
         row.compare(&attempts(&edited.0), &control);

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_testkit::product::finish;
-use cofferdam_testkit::rows::{Row, User};
+use cofferdam_testkit::rows::{Boundary, Row, User};
 
 use crate::{EVERY_FOLDER, Ended, row};
 
@@ -16,7 +16,7 @@ row!("ISO-02", what_is_shown_read_only_cannot_be_changed);
 row!("ISO-03", surfaces_of_the_kernel_are_masked);
 row!("ISO-11", what_a_tool_of_the_host_would_run_stays_inside);
 
-fn files_of_the_host_cannot_be_read(row: &mut Row) -> Ended {
+pub(crate) fn files_of_the_host_cannot_be_read(row: &mut Row) -> Ended {
     let (path, secret) = row.canary("canary.txt");
     let before = looks(std::slice::from_ref(&path));
     let relative = path.strip_prefix("/").unwrap().display().to_string();
@@ -61,7 +61,7 @@ for name, paths in places.items():
 }
 
 /// What files look like from outside: content, size, mode, owner and times.
-fn looks(paths: &[PathBuf]) -> Vec<String> {
+pub(crate) fn looks(paths: &[PathBuf]) -> Vec<String> {
     let look = |path: &PathBuf| {
         let found = std::fs::symlink_metadata(path).unwrap();
         let content = if found.is_file() { std::fs::read(path).unwrap() } else { vec![] };
@@ -73,8 +73,8 @@ fn looks(paths: &[PathBuf]) -> Vec<String> {
 }
 
 /// Files and folders that are shown read-only, each of its own kind. What exists outside, in a scratch
-/// copy below `root`, is made and owned by whoever tries.
-const CHANGE: &str = r"
+/// copy below `root`, is made and owned by whoever tries. `modes` says whether there are any.
+pub(crate) const CHANGE: &str = r"
 import os
 def make(path):
     if root:
@@ -94,11 +94,12 @@ everything = {
     'replaced': lambda path: os.rename(other(path), path), 'linked': lambda path: os.link(path, other(path) + '.link'),
 }
 of_its_inode = {
-    'chmod': lambda path: os.chmod(path, 0o777), 'touched': os.utime,
+    'touched': os.utime,
     'dated': lambda path: os.utime(path, (1, 1)), 'owned': lambda path: os.chown(path, os.getuid(), os.getgid()),
     'chown that changes nothing': lambda path: os.chown(path, -1, -1),
     'labelled': lambda path: os.setxattr(path, 'user.row', b'x'),
 }
+if modes: of_its_inode['chmod'] = lambda path: os.chmod(path, 0o777)
 def other(path):
     make(path + '.other')
     return path + '.other'
@@ -117,8 +118,8 @@ for name in folders:
     for what, change, entry in [
         ('gets a file', lambda path: open(path, 'x').close(), '/row-file'),
         ('gets a folder', os.mkdir, '/row-folder'), ('gets a link', lambda path: os.symlink('x', path), '/row-link'),
-        ('gets a pipe', os.mkfifo, '/row-pipe'), ('touched', os.utime, ''), ('chmod', lambda path: os.chmod(path, 0o777), ''),
-    ]:
+        ('gets a pipe', lambda path: os.mkfifo(path), '/row-pipe'), ('touched', os.utime, ''),
+    ] + ([('chmod', lambda path: os.chmod(path, 0o777), '')] if modes else []):
         attempt(f'{name} {what}', inside(change, entry))
 ";
 
@@ -160,7 +161,7 @@ fn what_is_shown_read_only_cannot_be_changed(row: &mut Row) -> Ended {
         "/proc/sys",
     ];
     let change = format!(
-        "files, folders, devices = {files:?}, {folders:?}, ['/dev/null', '/dev/zero', '/dev/tty', '/proc/keys']\n{CHANGE}"
+        "modes = True\nfiles, folders, devices = {files:?}, {folders:?}, ['/dev/null', '/dev/zero', '/dev/tty', '/proc/keys']\n{CHANGE}"
     );
     let one = format!("{}:/inputs/one", folder.join("file").display());
     let shown = ["--in", folder.to_str().unwrap(), "--in", &one];
@@ -306,7 +307,7 @@ echo plain > plain/file
 echo changed > tracked
 "#;
 
-fn what_a_tool_of_the_host_would_run_stays_inside(row: &mut Row) -> Ended {
+pub(crate) fn what_a_tool_of_the_host_would_run_stays_inside(row: &mut Row) -> Ended {
     let folder = row.product().folder().to_owned();
     let (_, secret) = row.canary("canary.txt");
     let (mark, canary) = (folder.join("mark"), folder.join("canary.txt"));
@@ -315,11 +316,11 @@ fn what_a_tool_of_the_host_would_run_stays_inside(row: &mut Row) -> Ended {
         let (repo, out) = (folder.join(name), folder.join(format!("out-{name}")));
         make_repository(row, &repo, existed);
         let before = files_below(&repo);
-        let planted = format!("PLANTED={:?}", PLANTED.join(" "));
-        let script = format!("{planted}\n{PLANT}");
-        let words = ["sh", "-c", &script, "sh", mark.to_str().unwrap(), canary.to_str().unwrap()];
-        let options = ["--workspace", repo.to_str().unwrap(), "--out", out.to_str().unwrap(), "--json", "--"];
-        let outcome = row.run(&[&options[..], &words].concat());
+        let (words, plant) = planting(row, mark.to_str().unwrap(), canary.to_str().unwrap());
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let plant: Vec<_> = plant.iter().map(String::as_str).collect();
+        let options = ["--workspace", repo.to_str().unwrap(), "--out", out.to_str().unwrap(), "--json"];
+        let outcome = row.run(&[&options[..], &plant].concat());
         assert_eq!(outcome.code, 0, "{outcome:?}");
         only_plain_files_came_out(&outcome.json(), &out);
         let log = row.product().call(["audit", "show", "last"]).stdout;
@@ -341,6 +342,39 @@ fn what_a_tool_of_the_host_would_run_stays_inside(row: &mut Row) -> Ended {
     }
     assert_eq!(std::fs::read_to_string(canary).unwrap(), secret);
     Ended::Tested
+}
+
+/// The same in Python. Its arguments are those of the shell's script.
+const PLANT_IN_PYTHON: &str = r#"
+import os, sys
+mark, canary = sys.argv[1:]
+def put(path, text):
+    os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
+    with open(path, 'w') as file: file.write(text)
+    if hasattr(os, 'chmod'): os.chmod(path, 0o755)
+for place in planted: put(place, f'#!/bin/sh\ntouch {mark}\n')
+put('.git/config', f'[core]\n\trepositoryformatversion = 0\n\tfsmonitor = "touch {mark}; false"\n')
+os.symlink('../' + os.path.basename(canary), 'link')
+os.symlink('..', 'folder-link')
+put('plain/file', 'plain\n')
+put('tracked', 'changed\n')
+"#;
+
+/// Words that plant everything outside, and the words of `run` that do so inside.
+fn planting(row: &Row, mark: &str, canary: &str) -> (Vec<String>, Vec<String>) {
+    let (words, inside) = match row.boundary() {
+        Boundary::Container => {
+            let script = format!("PLANTED={:?}\n{PLANT}", PLANTED.join(" "));
+            let words = ["sh", "-c", &script, "sh", mark, canary].map(str::to_owned).to_vec();
+            (words.clone(), [vec!["--".to_owned()], words].concat())
+        }
+        Boundary::Wasm => {
+            let code = format!("planted = {PLANTED:?}\n{PLANT_IN_PYTHON}");
+            let words = ["/usr/bin/python3", "-c", &code, mark, canary].map(str::to_owned).to_vec();
+            (words.clone(), words[1..].to_vec())
+        }
+    };
+    (words, inside)
 }
 
 /// What was rejected is what would run, with links that lead out; what came out is the rest.

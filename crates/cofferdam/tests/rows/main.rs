@@ -12,6 +12,8 @@ mod iso;
 mod res;
 mod sys;
 mod waiting;
+#[cfg(feature = "wasm")]
+mod wasm;
 
 /// Tests a row as root and as an ordinary user.
 macro_rules! row {
@@ -42,6 +44,40 @@ macro_rules! row {
     };
 }
 pub(crate) use row;
+
+/// Tests a row in WebAssembly, as root and as an ordinary user.
+#[cfg(feature = "wasm")]
+macro_rules! in_wasm {
+    ($id:literal, $name:ident) => {
+        mod $name {
+            use cofferdam_testkit::rows::{Row, User};
+            use cofferdam_testkit::templates;
+
+            fn test(user: User) {
+                let test = std::thread::current().name().unwrap_or("?").to_owned();
+                let templates = templates::prepared();
+                if let Some(mut row) = Row::begin_in_wasm($id, &test, &crate::program(), user, templates) {
+                    match super::$name(&mut row) {
+                        crate::Ended::Tested => row.end(),
+                        crate::Ended::Skipped(why) => row.skip(&why),
+                    }
+                }
+            }
+
+            #[test]
+            fn root() {
+                test(User::Root);
+            }
+
+            #[test]
+            fn rootless() {
+                test(User::Ordinary);
+            }
+        }
+    };
+}
+#[cfg(feature = "wasm")]
+pub(crate) use in_wasm;
 
 /// How the test of a row ended.
 enum Ended {

@@ -30,29 +30,29 @@ row!("RES-08", nothing_outlives_its_run);
 row!("RES-10", what_each_process_can_take_from_the_kernel_is_bounded);
 
 /// Why a row, or the rest of it, can't be tested by this user, if a capability is a gap here.
-fn lacks(row: &Row, capability: &str) -> Option<Ended> {
-    let lacking = row.product().gaps().iter().any(|gap| gap == capability);
+pub(crate) fn lacks(row: &Row, capability: &str) -> Option<Ended> {
+    let lacking = row.gaps().iter().any(|gap| gap == capability);
     lacking.then(|| Ended::Skipped(format!("{capability}: this user has no cgroup that could hold it")))
 }
 
 /// The Outcome of a run, whatever came of it.
-fn outcome(row: &mut Row, args: &[&str]) -> (Value, Duration) {
+pub(crate) fn outcome(row: &mut Row, args: &[&str]) -> (Value, Duration) {
     let ran = row.run(&[&["--json"], args].concat());
     (ran.json(), ran.took)
 }
 
-fn hit(outcome: &Value, limit: &str) -> bool {
+pub(crate) fn hit(outcome: &Value, limit: &str) -> bool {
     outcome["limits_hit"].as_array().unwrap().contains(&json!(limit))
 }
 
 /// Whether the audit log has an event of the last run that says something.
-fn was_logged(row: &Row, event: &str, saying: &str) -> bool {
+pub(crate) fn was_logged(row: &Row, event: &str, saying: &str) -> bool {
     let log = row.product().call(["audit", "show", "last"]).exits(0).stdout;
     log.lines().any(|line| line.contains(event) && line.contains(saying))
 }
 
 /// Looks again and again while something goes on; gives the greatest number that was seen.
-fn peak<T>(mut look: impl FnMut() -> u64 + Send, meanwhile: impl FnOnce() -> T) -> (u64, T) {
+pub(crate) fn peak<T>(mut look: impl FnMut() -> u64 + Send, meanwhile: impl FnOnce() -> T) -> (u64, T) {
     std::thread::scope(|scope| {
         let (stop, stopped) = mpsc::channel();
         let watch = scope.spawn(move || {
@@ -266,7 +266,7 @@ attempt('5 MiB in each', together)
 ";
 
 /// Bytes below a folder.
-fn size(folder: &Path) -> u64 {
+pub(crate) fn size(folder: &Path) -> u64 {
     let mut total = 0;
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(found) = entry.metadata() else { continue };
@@ -364,14 +364,21 @@ fn files_beyond_the_quota_are_refused_and_go_away_quickly(row: &mut Row) -> Ende
 // ---- RES-06 ----
 
 /// 200 MB on one stream, and a line without an end on the other.
-const FLOOD: (u64, u64) = (200_000_000, 30_000_000);
+pub(crate) const FLOOD: (u64, u64) = (200_000_000, 30_000_000);
 
 fn a_flood_of_output_is_counted_and_bounded(row: &mut Row) -> Ended {
     let script = format!(
         "yes | head -c {}; head -c {} /dev/zero | tr '\\0' e >&2; exec >&-; echo lost; exit 7",
         FLOOD.0, FLOOD.1
     );
-    let mut command = row.command(&["--json", "--", "sh", "-c", &script]);
+    let command = row.command(&["--json", "--", "sh", "-c", &script]);
+    is_counted(row, command);
+    output_ends_runs_where_that_is_asked_for(row);
+    Ended::Tested
+}
+
+/// Runs a flood of these sizes that ends with 7, and sees that it is counted in little memory.
+pub(crate) fn is_counted(row: &Row, mut command: Command) {
     let child = start(&mut command);
     let status = format!("/proc/{}/status", child.id());
     let resident = || {
@@ -393,8 +400,6 @@ fn a_flood_of_output_is_counted_and_bounded(row: &mut Row) -> Ended {
     assert!(hit(&outcome, "output"));
     assert!(was_logged(row, "output.truncated", ""));
     assert!((1000..20 << 10).contains(&kib), "{kib} KiB resident");
-    output_ends_runs_where_that_is_asked_for(row);
-    Ended::Tested
 }
 
 fn output_ends_runs_where_that_is_asked_for(row: &mut Row) {
@@ -411,7 +416,7 @@ fn output_ends_runs_where_that_is_asked_for(row: &mut Row) {
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
-fn finish_beside(row: &Row, words: &[&str]) -> Ran {
+pub(crate) fn finish_beside(row: &Row, words: &[&str]) -> Ran {
     finish(row.product().beside(words[0], &words[1..]))
 }
 

@@ -10,6 +10,14 @@ async def fetch(name, delay):
     return name.upper()
 
 
+async def impatient():
+    try:
+        async with asyncio.timeout(0.01):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        print("timed out")
+
+
 async def worker(number, queue, results):
     while True:
         item = await queue.get()
@@ -51,11 +59,7 @@ async def main():
             print(await attempt)
         except asyncio.TimeoutError:
             print("too slow")
-    try:
-        async with asyncio.timeout(0.01):
-            await asyncio.Event().wait()
-    except TimeoutError:
-        print("timed out")
+    await asyncio.create_task(impatient())
 
     event, order = asyncio.Event(), []
 

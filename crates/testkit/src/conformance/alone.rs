@@ -31,13 +31,13 @@ try: print('listed', os.listdir(folder))
 except OSError: pass
 try: open(folder + '/written', 'w').close()
 except OSError: pass
-for other in os.listdir('/proc'):
+for other in os.listdir('/proc') if os.path.isdir('/proc') else ():
     try:
         line = open(f'/proc/{other}/cmdline').read() if other.isdigit() else ''
         if marker in line: print('saw', other)
     except OSError: pass
 try: os.kill(int(pid), signal.SIGKILL)
-except OSError: pass";
+except (AttributeError, OSError): pass";
 
 pub(super) fn what_no_policy_shows_is_not_seen(subject: &Subject) -> Checked {
     let failed = |error: std::io::Error| Broken(format!("the host couldn't be set up: {error}"));
@@ -106,7 +106,7 @@ for place in ('.', '/tmp', os.environ.get('HOME', '/tmp'), '/dev/shm', '/var/tmp
 for kind in ('shm', 'msg', 'sem'):
     try: print(*open('/proc/sysvipc/' + kind).read().splitlines()[1:])
     except OSError: pass
-for other in os.listdir('/proc'):
+for other in os.listdir('/proc') if os.path.isdir('/proc') else ():
     try:
         comm = open(f'/proc/{other}/comm').read().strip() if other.isdigit() else ''
         if comm == mark[:15]: print('a process', other)

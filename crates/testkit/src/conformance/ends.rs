@@ -10,7 +10,7 @@ use cofferdam_core::policy::LimitsLayer;
 
 use super::trial::{self, Trial, exec, is_gone, listen, marker, new_run, said, until_it_says};
 use super::wired::{Cue, Reader};
-use super::{Broken, Checked, Subject, Verdict};
+use super::{Broken, Checked, Needs, Subject, Verdict};
 
 /// SIGINT and SIGTERM.
 const INTERRUPT: i32 = 2;
@@ -80,22 +80,28 @@ pub(super) fn what_was_used_is_told(subject: &Subject) -> Checked {
     let code = "import os, signal, time
 held = bytearray(b'x') * (50 << 20)
 children = []
-for n in range(6):
+for n in range(6 if hasattr(os, 'fork') else 0):
     pid = os.fork()
     if pid == 0: signal.pause()
     children.append(pid)
-while time.process_time() < 0.2: pass
+# Without processes, the clock of this one may be the wall's, of which others may have the most.
+while time.process_time() < (0.2 if hasattr(os, 'fork') else 1.5): pass
 for pid in children: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
 print(len(held), len(children))";
     let ran = trial.run(trial.python(code))?;
-    ran.says("52428800 6\n")?;
+    // Where there are no processes to be started, the program is all there is.
+    let children = if subject.runs.contains(&Needs::Processes) { 6 } else { 0 };
+    ran.says(&format!("52428800 {children}\n"))?;
     let usage = &ran.outcome.usage;
     must!(usage.cpu >= Duration::from_millis(100), "it used 200 ms of processor time, told as {usage:?}");
     // Where the kernel counts them.
     let memory = usage.memory_peak_bytes;
     must!(memory.is_none_or(|bytes| bytes >= 50 << 20), "it had 50 MiB of memory, told as {memory:?}");
     let processes = usage.processes_peak;
-    must!(processes.is_none_or(|count| count >= 7), "it had seven processes, told as {processes:?}");
+    must!(
+        processes.is_none_or(|count| count > children),
+        "it had {children} children, told as {processes:?}"
+    );
     Ok(Verdict::Held)
 }
 

@@ -4,11 +4,13 @@
 //! make lies in a folder of theirs that goes with this.
 
 use std::fs::File;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::NOT_FOR_THIS;
 use crate::host::is_root;
 use crate::product::ORDINARY;
+use crate::templates::{self, lend_to_an_ordinary_user};
 
 /// Runs the tests of this binary whose names hold `filter`, but for the toys, as an ordinary user.
 /// `test` is the name of the test that does so. It is skipped if one of them was, but for those that
@@ -18,18 +20,36 @@ use crate::product::ORDINARY;
 ///
 /// With everything that they say, if one fails or fewer than `least` ran to their end.
 pub fn again(filter: &str, least: usize, test: &str) {
+    again_with(filter, least, test, None);
+}
+
+/// The same for tests that need a template of Python: they get a copy of theirs of those of the plain name.
+///
+/// # Panics
+///
+/// As [`again`].
+pub fn again_with(filter: &str, least: usize, test: &str, templates: Option<&Path>) {
     if !is_root() {
         return crate::record_skip(test, "the tests run as an ordinary user already");
     }
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(folder.path(), Some(ORDINARY), Some(ORDINARY)).unwrap();
-    let binary = File::open("/proc/self/exe").unwrap();
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={ORDINARY}"), format!("--regid={ORDINARY}")]);
-    command.args(["--clear-groups", "--inh-caps=-all", "/proc/self/fd/0"]);
+    command.args(["--clear-groups", "--inh-caps=-all"]);
+    if let Some(templates) = templates {
+        // Workers are started by its path.
+        let binary = folder.path().join("tests");
+        std::fs::copy("/proc/self/exe", &binary).unwrap();
+        let own = folder.path().join("wasm");
+        lend_to_an_ordinary_user(templates, &["python"], &own).unwrap();
+        command.arg(binary).stdin(Stdio::null()).env(templates::VARIABLE, own);
+    } else {
+        command.arg("/proc/self/fd/0").stdin(File::open("/proc/self/exe").unwrap());
+    }
     command.args([filter, "--skip", "::toys::", "--show-output", "--test-threads", "2"]);
     command.current_dir(folder.path()).env("TMPDIR", folder.path()).env("HOME", folder.path());
-    command.env_remove("COFFERDAM_SKIPS").stdin(binary);
+    command.env_remove("COFFERDAM_SKIPS");
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(

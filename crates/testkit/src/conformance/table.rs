@@ -113,7 +113,7 @@ macro_rules! each_entry {
                 IgnoresKeep what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run "{\"plain.txt\"} came out";
                 IgnoresPython the_python_that_was_named_is_the_one_that_runs "None /usr";
                 IgnoresVenv the_python_that_was_named_is_the_one_that_runs "yes /opt/named None";
-                ClaimsAKernel what_is_required_is_there_or_the_run_is_refused "its kernel is the host's own";
+                ClaimsAKernel what_is_required_is_there_or_the_run_is_refused "and so none of its own";
                 CallsGapsEnforced an_accepted_gap_is_told_and_not_called_enforced "is said to be enforced";
                 IgnoresTerminal a_terminal_is_had_or_the_run_is_refused "Inappropriate ioctl";
                 AlwaysExitsWithZero an_exit_status_is_the_outcomes "ended Exited(1): Exited(0)";
@@ -140,7 +140,7 @@ macro_rules! each_entry {
                 CountsNothing a_program_that_ignores_everything_is_timed_out_and_dead "0 were left";
                 CountsNoTime what_was_used_is_told "200 ms of processor time, told as";
                 CountsNoMemory what_was_used_is_told "50 MiB of memory, told as";
-                CountsNoProcesses what_was_used_is_told "seven processes, told as";
+                CountsNoProcesses what_was_used_is_told "children, told as";
                 HidesLimits processes_beyond_the_limit_are_not_had "that a fork was refused isn't told";
                 LivesForEver a_halted_sandbox_takes_nothing_and_says_the_same_again "a sandbox that was halted is alive";
                 ClosesNothing closing_ends_everything "what still runs";

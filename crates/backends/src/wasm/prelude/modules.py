@@ -22,7 +22,7 @@ LEFT_OUT = ("antigravity", "this", "__phello__", "__hello__", "isympy", "reportl
 LIMITED = {
     "asyncio": "works on an event loop of ours: tasks, queues, groups, timeouts; `to_thread`, subprocesses and streams are refused",
     "concurrent.futures": "executors can be made; `submit` raises `RuntimeError` (threads) or fails to import (processes)",
-    "ctypes": "types work; loading a library raises `OSError`",
+    "ctypes": "plain types work; structures, addresses and loading a library raise `OSError`",
     "hashlib": "no `scrypt` (there is no OpenSSL); `pbkdf2_hmac` is ours, in Python, and slow",
     "http.client": "no `HTTPSConnection`; connecting raises `socket.gaierror`",
     "multiprocessing": "`Process.start`, `Pool` and `Queue` raise",

@@ -48,8 +48,8 @@ pub(in crate::conformance) fn what_is_required_is_there_or_the_run_is_refused(su
         let ran =
             requiring(Capability::SeparateKernel, &format!("print(open('{identity}').read(), end='')"))?;
         let ours = std::fs::read_to_string(identity).unwrap_or_default();
-        must!(!ran.said().is_empty(), "it shows no kernel of its own: {}", ran.story());
-        must!(ran.said() != ours, "its kernel is the host's own: {}", ran.story());
+        must!(!ran.said().is_empty(), "it shows no kernel, and so none of its own: {}", ran.story());
+        must!(ran.said() != ours, "it shows the host's kernel, and so none of its own: {}", ran.story());
     }
     Ok(lacking.unwrap_or(Verdict::Held))
 }
