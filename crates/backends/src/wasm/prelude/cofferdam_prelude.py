@@ -726,6 +726,11 @@ def _let_go():
 def _end(status):
     """What ends a process: `atexit`, the ends of the program's own objects, what is still unwritten."""
     atexit._run_exitfuncs()
+    return _finish(status)
+
+
+def _finish(status):
+    """The same without `atexit`, which can be run once."""
     sound = _flush()
     short_of_memory = isinstance(getattr(sys, "last_exc", None), MemoryError)
     _let_go()
@@ -890,9 +895,7 @@ def _warm_up():
         if place is not None:
             _remember_lines(_WARM, file)
         for source in (b"print(1)\n", _WARM):
-            _execute(source, file, place)
-            _flush()
-            _let_go()
+            _finish(_execute(source, file, place))
     for name, stream in streams:
         setattr(sys, name, stream)
     sys.modules["__main__"], sys.path[:], sys.argv = main, path, argv

@@ -20,45 +20,45 @@ const NO_HOST: i32 = -1;
 /// that memory was short. Python's own statuses are at most 32 bits of which the lowest 8 are told.
 const WAS_MEMORY_ERROR: i32 = 1 << 16;
 
-/// The source of a turn that runs a script and leaves with its status.
+/// The source of a turn that runs a script and leaves with its status: one call with one literal, since every
+/// token of it is compiled in every clone.
 pub(super) fn turn(script: &Script, argv: &[CString], envp: &[CString], seed: &[u8; 32]) -> Vec<u8> {
     let mut text = String::with_capacity(script.source.len() + script.source.len() / 4 + 4096);
-    text.push_str("_cofferdam_start([");
-    for line in envp {
-        literal(&mut text, line.as_bytes());
-        text.push(',');
+    let _ = write!(text, "_cofferdam_start(b'{} {}{NUL}", envp.len(), argv.len()); // a string takes everything
+    for part in envp.iter().chain(argv).chain([&script.name]) {
+        escaped(&mut text, part.as_bytes());
+        text.push_str(NUL);
     }
-    text.push_str("], ");
-    literal(&mut text, &script.source);
-    text.push_str(", ");
-    literal(&mut text, script.name.as_bytes());
-    text.push_str(", [");
-    for argument in argv {
-        literal(&mut text, argument.as_bytes());
-        text.push(',');
+    for byte in seed {
+        let _ = write!(text, "{byte:02x}");
     }
-    text.push_str("], ");
-    literal(&mut text, seed);
-    text.push(')');
+    text.push_str(NUL);
+    escaped(&mut text, &script.source);
+    text.push_str("')");
     text.into_bytes()
 }
 
-/// What every template has besides the prelude, so that a turn is one call: takes what came as bytes apart,
-/// calls the prelude, and leaves without what the reactor would print.
+/// What ends each part of a turn. In full, or a digit behind it would be part of it.
+const NUL: &str = r"\x00";
+
+/// What every template has besides the prelude, so that a turn is one call: takes apart what came as bytes,
+/// calls the prelude, and leaves without what the reactor would print. Only the source, the last part, can
+/// have a NUL in it.
 pub(in crate::wasm) const START: &str = r"
-def _cofferdam_start(envp, source, name, argv, seed):
-    import os, sys
-    decode = os.fsdecode
-    environ = dict(decode(line).partition('=')[::2] for line in envp)
-    argv = [decode(word) for word in argv]
-    status = _cofferdam_run(source, decode(name), argv, seed, environ)
+import os, sys
+def _cofferdam_start(said):
+    counts, said = said.split(b'\0', 1)
+    variables, words = map(int, counts.split())
+    *texts, seed, source = said.split(b'\0', variables + words + 2)
+    *texts, name = map(os.fsdecode, texts)
+    environ = dict(line.partition('=')[::2] for line in texts[:variables])
+    status = _cofferdam_run(source, name, texts[variables:], bytes.fromhex(seed.decode()), environ)
     short = isinstance(getattr(sys, 'last_exc', None), MemoryError)
     os._exit(status & 0xff | short << 16)
 ";
 
-/// Writes bytes as Python would show them.
-fn literal(text: &mut String, bytes: &[u8]) {
-    text.push_str("b'");
+/// Writes bytes as they stand in a literal of Python's.
+fn escaped(text: &mut String, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
             b'\\' | b'\'' => {
@@ -72,7 +72,6 @@ fn literal(text: &mut String, bytes: &[u8]) {
             }
         }
     }
-    text.push('\'');
 }
 
 /// An instance with its turn in it.
@@ -155,8 +154,8 @@ mod tests {
     #[test]
     fn any_bytes_become_a_literal_that_says_the_same() {
         let mut text = String::new();
-        literal(&mut text, b"a'b\\c\n\0\xff\"");
-        assert_eq!(text, r#"b'a\'b\\c\n\x00\xff"'"#);
+        escaped(&mut text, b"a'b\\c\n\0\xff\"");
+        assert_eq!(text, r#"a\'b\\c\n\x00\xff""#);
     }
 
     #[test]
@@ -179,7 +178,10 @@ mod tests {
         let script = Script { name: c"a.py".into(), source: b"1".to_vec() };
         let text = turn(&script, &[c"a.py".into(), c"x".into()], &[c"A=b".into()], &[1; 32]);
         let text = String::from_utf8(text).unwrap();
-        let start = "_cofferdam_start([b'A=b',], b'1', b'a.py', [b'a.py',b'x',], b'\\x01";
-        assert!(text.starts_with(start), "{text}");
+        let seed = "01".repeat(32);
+        assert_eq!(
+            text,
+            format!(r"_cofferdam_start(b'1 2{NUL}A=b{NUL}a.py{NUL}x{NUL}a.py{NUL}{seed}{NUL}1')")
+        );
     }
 }
