@@ -118,7 +118,7 @@ impl State {
     /// [`StateError`] names the file. Nothing may start then.
     pub fn begin(&self, run: &RunId, backend: BackendName, traces: &[String]) -> Result<RunLock, StateError> {
         let lines = std::iter::once(backend.name()).chain(traces.iter().map(String::as_str));
-        self.note(run, lines.map(|line| format!("{line}\n")).collect())
+        self.note(run, &lines.map(|line| format!("{line}\n")).collect::<String>())
     }
 
     /// Notes that what a run has is another run's from now on; the first is forgotten.
@@ -139,7 +139,7 @@ impl State {
     }
 
     /// Writes the file of a run.
-    fn note(&self, run: &RunId, text: String) -> Result<RunLock, StateError> {
+    fn note(&self, run: &RunId, text: &str) -> Result<RunLock, StateError> {
         let unfinished = self.runs().join(format!("{UNFINISHED}{run}"));
         let path = self.runs().join(run.as_str());
         let write = || {

@@ -32,7 +32,7 @@ pub(super) struct ContainerRunning {
 /// What connects a program with us.
 #[derive(Debug)]
 pub(crate) enum Streams {
-    Pipes(Pipes),
+    Pipes(Box<Pipes>),
     Terminal(Terminal),
 }
 

@@ -207,7 +207,7 @@ impl ContainerSession {
         let (pipes, inside) = Pipes::make(stdin).map_err(failed())?;
         let streams = inside.each_ref().map(AsFd::as_fd);
         let number = self.inside.agent.exec(argv, envp, root::WORKSPACE.into(), streams, false).await?;
-        Ok((number, Streams::Pipes(pipes)))
+        Ok((number, Streams::Pipes(Box::new(pipes))))
     }
 
     /// The interpreter of a language.

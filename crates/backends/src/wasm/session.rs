@@ -228,7 +228,7 @@ impl WasmSession {
         worker.last = Some(number);
         let (talk, process) = (Arc::clone(&worker.talk), worker.number);
         let inside = Arc::clone(self.jail.inside());
-        let streams = Streams::Pipes(pipes);
+        let streams = Streams::Pipes(Box::new(pipes));
         let (killed, ending) = (watch::Sender::new(None), Mutex::default());
         Ok(WasmRunning { inside, talk, process, number, streams, killed, ending })
     }
