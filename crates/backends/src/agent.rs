@@ -233,6 +233,30 @@ impl Agent {
         Ok(None)
     }
 
+    /// Waits until it has said that it is there: its sandbox is set up then.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Gone`] or [`BackendError::Silent`] if it never does, [`BackendError::Wire`] if it says
+    /// something else.
+    pub(crate) async fn greeted(&self) -> Result<(), BackendError> {
+        let mut ear = self.ear.lock().await;
+        let greeting = async {
+            while !ear.greeted {
+                match ear.inbox.take().map_err(|bad| BackendError::Wire(bad.to_string()))? {
+                    Some(FromGuest::Ready(VERSION)) => ear.greeted = true,
+                    Some(other) => return Err(out_of_turn(other)),
+                    None => match self.channel.read().await? {
+                        Some(bytes) => ear.inbox.push(&bytes),
+                        None => return Err(BackendError::Gone),
+                    },
+                }
+            }
+            Ok(())
+        };
+        in_time(greeting).await
+    }
+
     /// The next thing that the agent says; none if it is gone. Safe to drop while waiting.
     ///
     /// # Errors
@@ -317,6 +341,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Question {
         Exec,
+        Greeting,
         Put(usize),
         Signals,
     }
@@ -340,6 +365,7 @@ mod tests {
                     let streams = [null.as_fd(); 3];
                     agent.exec(vec![c"x".into()], vec![], c"/".into(), streams, false).await.map(drop)
                 }
+                Question::Greeting => agent.greeted().await,
                 Question::Signals => loop {
                     if let Err(error) = agent.signal(15).await {
                         break Err(error);
@@ -365,6 +391,14 @@ mod tests {
                 assert!(matches!(given_up, Err(BackendError::Silent { .. })), "{question:?}: {given_up:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_greeting_is_heard_once_and_waited_for_no_longer_than_anything_else() {
+        let hello = frames(&[FromGuest::Ready(VERSION)]);
+        asked(Question::Greeting, &hello, false).unwrap();
+        assert!(matches!(asked(Question::Greeting, &hello[..5], false), Err(BackendError::Silent { .. })));
+        assert!(matches!(asked(Question::Greeting, &[], true), Err(BackendError::Gone)));
     }
 
     #[test]
@@ -394,6 +428,7 @@ mod tests {
         }
         // Nothing counts before the greeting, and no other version's is one.
         for first in [Started, Exited(0), Put(Ok(())), Ready(VERSION + 1), Ready(0)] {
+            wrong(Question::Greeting, &[first]);
             wrong(Question::Exec, &[first, Ready(VERSION), Started]);
         }
     }

@@ -482,7 +482,7 @@ impl Part {
     }
 }
 
-/// Reads a file of the kernel's from its beginning.
+/// Reads a file of the kernel's from its beginning, which makes it anew.
 fn read_again(file: &File) -> io::Result<Vec<u8>> {
     let mut text = vec![];
     let mut piece = [0; PIECE_BYTES];
@@ -567,7 +567,10 @@ impl Group {
     #[must_use]
     pub fn processes(&self) -> Option<Vec<i32>> {
         let part = self.part(Controller::Pids).or(self.parts.first())?;
-        Some(part.read("cgroup.procs")?.lines().filter_map(|line| line.parse().ok()).collect())
+        // Opened anew each time: version 1 shows who has the file open already the list of up to a second ago
+        // (`CGROUP_PIDLIST_DESTROY_DELAY` of `kernel/cgroup/cgroup-v1.c`).
+        let text = File::open(part.folder.join("cgroup.procs")).and_then(|file| read_again(&file)).ok()?;
+        Some(String::from_utf8(text).ok()?.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
     /// The processor time of everything that was ever in the group, where the kernel counts that beside the

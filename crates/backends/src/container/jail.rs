@@ -58,7 +58,8 @@ impl ContainerSession {
         matches!(self.base, Base::Empty)
     }
 
-    /// What is used of the one file system in which anything can be written, and what is free.
+    /// What is used of the one file system in which anything can be written, and what is free. Only for a
+    /// sandbox that is set up: its agent has said so.
     ///
     /// # Errors
     ///

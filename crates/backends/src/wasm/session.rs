@@ -267,6 +267,9 @@ impl WasmSession {
             }
         }
         if self.before.space.is_none() {
+            // Until it is set up, what is seen of it can be the host's own.
+            let greeted = self.jail.inside().agent.greeted().await;
+            greeted.map_err(|error| self.jail.explained(error))?;
             self.before.space = Some(self.jail.space()?);
             self.before.memory_bytes = self.jail.inside().group.memory_bytes().unwrap_or(0);
         }

@@ -860,6 +860,9 @@ import matplotlib.pyplot as plt
 f, x = plt.subplots()
 x.plot([1, 2], label="a"); x.set_title("Title $x^2$"); x.legend(); x.bar([1], [2]); x.set_xlabel("x 0123456789.-")
 f.tight_layout(); f.savefig(io.BytesIO(), format="png"); plt.close("all")
+# A font has its file open, which no clone has.
+from matplotlib import font_manager
+font_manager._get_font.cache_clear()
 """,
 }
 
@@ -926,7 +929,15 @@ def _cofferdam_prepare(preload):
     os.environ.update(_MATPLOTLIB | _USUAL)
     _open_streams()
     _settle()
-    return failed
+    return failed + [("template", f"it holds an open file: {file.name}") for file in _open_files()]
+
+
+def _open_files():
+    """What is open beside the standard streams: a clone has the object, and nothing under its number."""
+    gc.unfreeze()
+    files = [thing for thing in gc.get_objects() if type(thing) is io.FileIO and not thing.closed]
+    gc.freeze()
+    return [file for file in files if file.fileno() > 2]
 
 
 def _settle():
