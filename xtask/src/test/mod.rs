@@ -63,7 +63,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<Verdict, Pro
 
     let nextest = workspace.has_cargo_tool("nextest");
     let built = build(workspace, args, nextest)?;
-    let templates = templates::prepare(built.product.as_deref());
+    let templates = templates::prepare(built.product.as_deref())?;
     let told = Told { skips: &skips, templates: &templates.folder };
     let (runs, runner_is_content) = if nextest {
         with_nextest(workspace, args, &told)?

@@ -8,8 +8,11 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use crate::problem::Problem;
 
 /// The variable by which tests find them.
 pub(super) const VARIABLE: &str = "COFFERDAM_TEST_TEMPLATES";
@@ -24,13 +27,17 @@ pub(super) struct Templates {
     _held: Vec<File>,
 }
 
-/// Sees that they are there, if that can be. Otherwise says so, once and loudly: the tests that need one are
+/// Sees that they are there. Where the wheel can't be had, it says so, once and loudly: the tests that need one are
 /// skipped by name.
-pub(super) fn prepare(product: Option<&Path>) -> Templates {
+///
+/// # Errors
+///
+/// Whatever else went wrong: what makes templates is ours too.
+pub(super) fn prepare(product: Option<&Path>) -> Result<Templates, Problem> {
     let folder = folder();
     if let Some(product) = product {
         for name in NAMES {
-            if !prepared(product, name, &folder) {
+            if !prepared(product, name, &folder)? {
                 eprintln!(
                     "\n*** {name} could not be prepared for WebAssembly: the reason is above. Every test that needs it is \
                      skipped.\n"
@@ -38,17 +45,38 @@ pub(super) fn prepare(product: Option<&Path>) -> Templates {
             }
         }
     }
-    Templates { _held: held(&folder), folder }
+    Ok(Templates { _held: held(&folder), folder })
 }
 
-fn prepared(product: &Path, name: &str, folder: &Path) -> bool {
+/// What the product says where it gets no wheel: `cli/setup/fetch.rs`.
+const NO_WHEEL: [&str; 2] = ["pip could not fetch", "there is no pip"];
+
+fn prepared(product: &Path, name: &str, folder: &Path) -> Result<bool, Problem> {
     let Some(data) = folder.parent().filter(|_| folder.ends_with("wasm")) else {
-        eprintln!("{} has to be a folder that is called `wasm`: {VARIABLE} says otherwise", folder.display());
-        return false;
+        let folder = folder.display();
+        return Err(Problem::Stop(format!("{VARIABLE}: {folder} has to be a folder that is called `wasm`")));
     };
     let mut command = Command::new(product);
     command.args(["setup", "python", "--if-missing", "--template", name]).env("COFFERDAM_DATA", data);
-    command.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(Problem::starting("cofferdam setup python"))?;
+    let mut has_no_wheel = false;
+    for line in
+        child.stderr.take().into_iter().flat_map(|said| BufReader::new(said).lines()).map_while(Result::ok)
+    {
+        eprintln!("{line}");
+        has_no_wheel |= NO_WHEEL.iter().any(|words| line.contains(words));
+    }
+    let status = child.wait().map_err(Problem::starting("cofferdam setup python"))?;
+    if status.success() || has_no_wheel {
+        return Ok(status.success());
+    }
+    Err(Problem::Stop(format!(
+        "{name} could not be prepared for WebAssembly, though not for lack of its wheel: see above"
+    )))
 }
 
 fn folder() -> PathBuf {
@@ -86,8 +114,8 @@ mod tests {
 
     #[test]
     fn a_folder_of_another_name_is_not_prepared() {
-        assert!(!prepared(Path::new("/bin/true"), "python", Path::new("/no/such/folder")));
-        assert!(prepared(Path::new("/bin/true"), "python", Path::new("/no/such/wasm")));
-        assert!(!prepared(Path::new("/bin/false"), "python", Path::new("/no/such/wasm")));
+        assert!(prepared(Path::new("/bin/true"), "python", Path::new("/no/such/folder")).is_err());
+        assert!(matches!(prepared(Path::new("/bin/true"), "python", Path::new("/no/such/wasm")), Ok(true)));
+        assert!(prepared(Path::new("/bin/false"), "python", Path::new("/no/such/wasm")).is_err());
     }
 }

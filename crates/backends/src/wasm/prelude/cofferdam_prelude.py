@@ -860,9 +860,12 @@ import matplotlib.pyplot as plt
 f, x = plt.subplots()
 x.plot([1, 2], label="a"); x.set_title("Title $x^2$"); x.legend(); x.bar([1], [2]); x.set_xlabel("x 0123456789.-")
 f.tight_layout(); f.savefig(io.BytesIO(), format="png"); plt.close("all")
-# A font has its file open, which no clone has.
-from matplotlib import font_manager
-font_manager._get_font.cache_clear()
+# A font has its file open, which no clone has; several caches have fonts.
+import gc
+for thing in gc.get_objects():
+    if type(thing).__name__ == "_lru_cache_wrapper" and str(thing.__module__).startswith("matplotlib."):
+        thing.cache_clear()
+del f, x, thing
 """,
 }
 
