@@ -13,7 +13,7 @@ use cofferdam_core::outcome::RunId;
 use cofferdam_core::request::{Lang, Origin, Program, Request, Script};
 use cofferdam_sys::beneath::Folder as Beneath;
 
-use super::fit::{self, Misfit};
+use super::fit::{self, Misfit, WayOut};
 use super::jail;
 use super::session::{Before, WasmSession, is_module};
 use super::setup::SetupError;
@@ -115,8 +115,8 @@ impl Wasm {
                            call at all";
                 Fit::Yes { why: why.to_owned() }
             }
-            Err(Misfit { needs }) => {
-                Fit::Unlikely { why: format!("the program {needs}"), fix: Some(ELSEWHERE.to_owned()) }
+            Err(Misfit { needs, way_out }) => {
+                Fit::Unlikely { why: format!("the program {needs}"), fix: Some(fix(way_out)) }
             }
         }
     }
@@ -125,6 +125,23 @@ impl Wasm {
 /// What to do about a program that WebAssembly can't run, or hardly.
 const ELSEWHERE: &str = "a container runs it: --backend container --profile internal, if nobody outside controls \
                          the program or what it reads";
+
+/// The same, by who has it.
+fn fix(way_out: WayOut) -> String {
+    match way_out {
+        WayOut::Elsewhere => ELSEWHERE.to_owned(),
+        WayOut::Module(name) => format!(
+            "a module of your own is found with --workspace and the folder that it is in; a package that is Python \
+             alone is added by `cofferdam setup python --template NAME --with {name}`; a container has what the host \
+             has: --backend container --profile internal, if nobody outside controls the program or what it reads"
+        ),
+        WayOut::Nowhere => {
+            "no sandbox of this version has a network: hand over what it needs with --in or through \
+                            standard input"
+                .to_owned()
+        }
+    }
+}
 
 /// What a file of a workspace begins with.
 fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {
@@ -202,7 +219,7 @@ impl Backend for Wasm {
                     "it runs Python and `.wasm` files, and has no `{}`",
                     argv.program().to_string_lossy().escape_debug()
                 ),
-                fix: Some(ELSEWHERE.to_owned()),
+                fix: Some(format!("a script is given as `run FILE` or as `code`; {ELSEWHERE}")),
             },
         }
     }

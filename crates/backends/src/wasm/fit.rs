@@ -15,6 +15,19 @@ use tokens::{Placed, Token, tokens};
 pub(super) struct Misfit {
     /// In a clause with the program as its subject: "imports `x` (line 3), which …".
     pub(super) needs: String,
+    /// Who has it.
+    pub(super) way_out: WayOut,
+}
+
+/// Who has what a program needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum WayOut {
+    /// Another boundary.
+    Elsewhere,
+    /// A Python with this package in it, or the folder that it is in.
+    Module(String),
+    /// Nobody yet: it is the network.
+    Nowhere,
 }
 
 /// Names whose import alone says that a program won't run, and why.
@@ -99,8 +112,11 @@ struct Found {
 
 impl Found {
     /// The first thing that it does and that can't be done.
-    fn deed(&self) -> Option<String> {
-        self.deeds.first().map(|(name, deed, line)| format!("{deed} (`{name}`, line {line})"))
+    fn deed(&self) -> Option<Misfit> {
+        let (name, deed, line) = self.deeds.first()?;
+        let of_the_network = [CONNECTS, SERVES].contains(deed);
+        let way_out = if of_the_network { WayOut::Nowhere } else { WayOut::Elsewhere };
+        Some(Misfit { needs: format!("{deed} (`{name}`, line {line})"), way_out })
     }
 }
 
@@ -116,8 +132,8 @@ pub(super) fn python(
     beside: &dyn Fn(&str) -> bool,
 ) -> Result<(), Misfit> {
     let found = look(&String::from_utf8_lossy(source));
-    if let Some(needs) = found.deed() {
-        return Err(Misfit { needs });
+    if let Some(misfit) = found.deed() {
+        return Err(misfit);
     }
     let missing = found.imports.iter().filter(|(module, _)| {
         let top = module.split('.').next().unwrap_or_default();
@@ -130,6 +146,7 @@ pub(super) fn python(
     match missing.min_by_key(|(_, line)| **line).filter(|_| !found.changes_path) {
         Some((module, line)) => Err(Misfit {
             needs: format!("imports `{module}` (line {line}), which the prepared Python doesn't have"),
+            way_out: WayOut::Module(module.split('.').next().unwrap_or_default().to_owned()),
         }),
         None => Ok(()),
     }
@@ -137,7 +154,7 @@ pub(super) fn python(
 
 /// What a script does that no WebAssembly does, if it does such a thing.
 pub(super) fn deed(source: &[u8]) -> Option<String> {
-    look(&String::from_utf8_lossy(source)).deed()
+    look(&String::from_utf8_lossy(source)).deed().map(|misfit| misfit.needs)
 }
 
 /// The first names of the modules that a script imports.

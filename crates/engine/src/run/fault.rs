@@ -147,8 +147,8 @@ pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
     let message = format!("no backend runs this under profile `{profile}`:{}", lines.collect::<String>());
     let mut fixes = by_fix(none);
     if profile == Profile::Untrusted {
-        fixes.insert(
-            0,
+        // The last resort: what keeps the boundary comes first.
+        fixes.push(
             "--profile internal allows a container, if nobody outside controls the program or what it reads"
                 .into(),
         );
