@@ -59,7 +59,7 @@ const EXAMPLES: &str = "\
 Examples:
   cofferdam setup python                              what the default profile runs Python in
   cofferdam setup python --template python:science    with NumPy, pandas and matplotlib imported
-  cofferdam setup python --template mine --with jinja2 --preload json,jinja2
+  cofferdam setup python --template mine --with requests --preload json,requests
   cofferdam setup python --if-missing                 in a Dockerfile, or before each job of CI
 
 The first takes about a minute on two cores, a download of 98 MB and 280 MB in the data folder
