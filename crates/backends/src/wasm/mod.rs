@@ -5,7 +5,7 @@
 //!   with that ([`talk`]). [`templates`]: the Pythons that are prepared.
 //! - [`wire`]: what the host and a worker say to each other.
 //! - [`worker`]: the process inside, which has the engine. [`whole`]: code and the memory that it begins with.
-//! - [`setup`]: what is prepared once, so that a run starts in half a millisecond.
+//! - [`setup`]: what is prepared once, so that a run starts in about a millisecond.
 
 mod backend;
 mod engine;

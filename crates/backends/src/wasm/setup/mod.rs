@@ -1,4 +1,4 @@
-//! What has to be done before WebAssembly runs in half a millisecond, once: templates of Python are made out
+//! What has to be done before WebAssembly runs in about a millisecond, once: templates of Python are made out
 //! of a wheel, and modules are compiled.
 //!
 //! Python's code is compiled once for all templates, which takes a minute; each is an image of the memory of a
