@@ -419,25 +419,8 @@ impl<'a> Story<'a> {
         keep: Option<&mut dyn Keep>,
     ) -> (Told<'a>, Fate) {
         stop_at("opened");
-        let started = self.start(request, session.as_mut(), streams).await;
-        stop_at("program-started");
-        if let Some(pool) = self.pool {
-            pool.refill(); // beside the program, whose start it doesn't hold up
-        }
-        // Not before the program runs: a backend may still be setting up when `open` returns.
-        self.times.open = opening.elapsed();
-        let (ended, closing) = match started {
-            Ok(running) => {
-                let running = running.as_ref();
-                let (session, limits) = (session.as_mut(), &held.limits);
-                let again = held.wanted_again;
-                let ended = stream::until_the_end(running, session, limits, streams, again).await;
-                self.times.run = ended.ran_for;
-                self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
-                (Ok(ended), Instant::now())
-            }
-            Err(unstarted) => (Err(unstarted), Instant::now()),
-        };
+        let ended = self.while_it_runs(request, session.as_mut(), opening, &held, streams).await;
+        let closing = Instant::now();
         stop_at("program-ended");
         let settled = ended.as_ref().ok().and_then(|ended| ended.settled.clone());
         let is_settled = settled.is_some();
@@ -475,6 +458,39 @@ impl<'a> Story<'a> {
             Err(error) => told.with_hint(format!("{}; the next command sweeps again", crate::chain(&error))),
         };
         (told, fate)
+    }
+
+    /// Starts the program, and stays with it to its end. Until it runs, the deadline and a signal end the wait
+    /// for it: what has to be prepared first can take long.
+    async fn while_it_runs(
+        &mut self,
+        request: Request,
+        session: &mut dyn Session,
+        opening: Instant,
+        held: &Held,
+        streams: &dyn Streams,
+    ) -> Result<Ended, Unstarted> {
+        let limits = &held.limits;
+        let started = tokio::select! {
+            biased; // who has started has
+            started = self.start(request, session, streams) => Ok(started?),
+            cause = stream::end_of_the_wait(limits, streams) => Err(cause),
+        };
+        stop_at("program-started");
+        if let Some(pool) = self.pool {
+            pool.refill(); // beside the program, whose start it doesn't hold up
+        }
+        // Not before the program runs: a backend may still be setting up when `open` returns.
+        self.times.open = opening.elapsed();
+        let running = match started {
+            Ok(running) => running,
+            Err(cause) => return Ok(Ended::before_the_start(cause)),
+        };
+        let again = held.wanted_again;
+        let ended = stream::until_the_end(running.as_ref(), session, limits, streams, again).await;
+        self.times.run = ended.ran_for;
+        self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
+        Ok(ended)
     }
 
     /// How the program ended, or why there was none.

@@ -77,6 +77,7 @@ fn script() -> Script {
         open_fails: false,
         changed: vec![],
         get_fails: false,
+        start_hangs: false,
         stillborn: 0,
         lacks: BTreeSet::new(),
         renewals: None,
@@ -149,6 +150,21 @@ fn a_run_is_opened_executed_halted_and_closed_in_this_order_and_recorded_before(
         ["task.start", "policy.loaded", "sandbox.opened", "sandbox.closed", "task.end"]
     );
     assert_eq!(std::fs::read_dir(state.path().join("runs")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_deadline_and_a_signal_end_the_wait_for_a_program_to_start() {
+    let state = tempfile::tempdir().unwrap();
+    let limits = LimitsLayer { timeout: Some(Duration::from_millis(30)), ..LimitsLayer::default() };
+    let layer = Layer { limits, ..internal() };
+    for (signals, end) in [(vec![], End::TimedOut), (vec![2], End::Cancelled(Cancel::User))] {
+        let hangs = Script { start_hangs: true, ..script() };
+        let streams = Collected { signals: signals.into(), ..Collected::default() };
+        let (outcome, told) = run_with(state.path(), hangs, layer.clone(), &streams);
+        assert_eq!((outcome.end, outcome.ran), (end, Ran::Unknown));
+        assert_eq!(outcome.limits_hit.contains(&LimitName::Timeout), end == End::TimedOut);
+        assert_eq!(told, ["open", "exec prog", "halt", "close"]);
+    }
 }
 
 #[test]

@@ -62,6 +62,7 @@ fn script() -> Script {
         open_fails: false,
         changed: vec![],
         get_fails: false,
+        start_hangs: false,
         stillborn: 0,
         lacks: BTreeSet::new(),
         renewals: None,

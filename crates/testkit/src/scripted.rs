@@ -36,6 +36,8 @@ pub struct Script {
     pub changed: Vec<Changed>,
     /// Whether `get` fails once it has handed over everything.
     pub get_fails: bool,
+    /// Whether a program is never seen to start.
+    pub start_hangs: bool,
     /// How many of the first sandboxes die as soon as they are open.
     pub stillborn: usize,
     /// How often each sandbox can be renewed; none can't be settled.
@@ -279,7 +281,12 @@ impl Session for ScriptedSession {
         let script = Arc::clone(&self.backend.script);
         let output = Mutex::new(script.output.clone().into_iter());
         let backend = self.backend.clone();
-        Box::pin(async move { Ok(Box::new(ScriptedRunning { backend, output }) as _) })
+        Box::pin(async move {
+            if script.start_hangs {
+                std::future::pending::<()>().await;
+            }
+            Ok(Box::new(ScriptedRunning { backend, output }) as _)
+        })
     }
 
     fn halt(&mut self) -> Boxed<'_, Result<Left, BackendError>> {

@@ -5,7 +5,9 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::Capability;
@@ -17,6 +19,33 @@ use super::files::{Base, Put};
 use super::root;
 use super::running::Inside;
 use super::session::{ContainerSession, full, living};
+
+/// How full the file system is in which anything can be written, and the times of its folders: a file that was
+/// made and removed shows in them alone, and a program can set two of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TracesOfWriting {
+    space: Space,
+    /// Seconds and nanoseconds of the last access, the last write and the last change of each.
+    times: [[(i64, i64); 3]; 3],
+}
+
+impl TracesOfWriting {
+    /// Whether it is as full as it was then, and each of its times is of this moment or later, and so nothing that a
+    /// program had chosen.
+    pub(crate) fn is_renewed(&self, before: &TracesOfWriting, at: SystemTime) -> bool {
+        let at = at.checked_sub(CLOCK_TICK).unwrap_or(at);
+        let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let at = (at.as_secs().cast_signed(), i64::from(at.subsec_nanos()));
+        self.space == before.space && self.times.as_flattened().iter().all(|time| *time >= at)
+    }
+}
+
+/// How far the clock of a file system is behind: a tick of the slowest kernel, of 100 Hz.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
+
+fn unseen(error: io::Error) -> BackendError {
+    BackendError::host("see what is written in the sandbox")(error)
+}
 
 impl ContainerSession {
     /// What holds for everything inside, for a backend that says the rest.
@@ -58,27 +87,45 @@ impl ContainerSession {
         matches!(self.base, Base::Empty)
     }
 
-    /// What is used of the one file system in which anything can be written, and what is free. Only for a
-    /// sandbox that is set up: its agent has said so.
+    /// What shows that something was written, or is no more. Only for a sandbox that is set up: its agent has
+    /// said so.
     ///
     /// # Errors
     ///
     /// [`BackendError::Host`] if the sandbox is gone.
-    pub(crate) fn space(&mut self) -> Result<Space, BackendError> {
-        let failed = |error| BackendError::host("see what is written in the sandbox")(error);
+    pub(crate) fn traces_of_writing(&mut self) -> Result<TracesOfWriting, BackendError> {
+        let space = self.space()?;
+        let [workspace, tmp, home] = self.writable()?;
+        let times = |folder: &fs::File| {
+            let of = folder.metadata()?;
+            let times = [(of.atime(), of.atime_nsec()), (of.mtime(), of.mtime_nsec())];
+            io::Result::Ok([times[0], times[1], (of.ctime(), of.ctime_nsec())])
+        };
+        let times = || io::Result::Ok([times(workspace)?, times(tmp)?, times(home)?]);
+        Ok(TracesOfWriting { space, times: times().map_err(unseen)? })
+    }
+
+    /// What is used of the one file system in which anything can be written, and what is free.
+    fn space(&mut self) -> Result<Space, BackendError> {
+        let [_, tmp, _] = self.writable()?;
+        process::space(tmp.as_fd()).map_err(unseen)
+    }
+
+    /// The folders in which anything can be written.
+    fn writable(&mut self) -> Result<&[fs::File; 3], BackendError> {
         if self.writable.is_none() {
-            let place = format!("/proc/{}/root/tmp", self.launched.pid());
-            self.writable = Some(fs::File::open(place).map_err(failed)?.into());
+            let open = |place| fs::File::open(format!("/proc/{}/root{place}", self.launched.pid()));
+            let open = || io::Result::Ok([open("/workspace")?, open("/tmp")?, open("/home/user")?]);
+            self.writable = Some(open().map_err(unseen)?);
         }
-        let folder = self.writable.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-        process::space(folder.as_fd()).map_err(failed)
+        self.writable.as_ref().ok_or_else(|| unseen(io::ErrorKind::NotFound.into()))
     }
 
     /// The quotas that are as good as full.
     ///
     /// # Errors
     ///
-    /// As [`ContainerSession::space`].
+    /// As [`ContainerSession::traces_of_writing`].
     pub(crate) fn fullness(&mut self) -> Result<BTreeSet<LimitName>, BackendError> {
         self.space().map(|space| full(&space))
     }

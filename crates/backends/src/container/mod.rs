@@ -49,6 +49,7 @@ use fittings::Fittings;
 #[cfg(feature = "wasm")]
 pub(crate) use fittings::{Fitting, Fittings};
 #[cfg(feature = "wasm")]
+pub(crate) use jail::TracesOfWriting;
 pub(crate) use running::{Inside, Pipes, Streams};
 #[cfg(feature = "wasm")]
 pub(crate) use session::ContainerSession;

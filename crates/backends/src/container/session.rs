@@ -53,7 +53,7 @@ pub(crate) struct ContainerSession {
     pub(super) halted: Option<Left>,
     /// The one file system in which anything can be written, once somebody has asked for its state. It goes
     /// before everything inside does.
-    pub(super) writable: Option<OwnedFd>,
+    pub(super) writable: Option<[std::fs::File; 3]>,
     /// The folder of terminals, if there are to be any.
     pub(super) terminals: Option<OwnedFd>,
     pub(super) base: Base,

@@ -8,9 +8,10 @@ use std::hash::{Hash, Hasher};
 use sha2::{Digest, Sha256};
 use wasmtime::{Collector, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-/// The stack of a program, in bytes: what Python's own guard against deep recursion counts on, which is
-/// the main thread's on Linux.
-pub(super) const STACK_BYTES: usize = 8 << 20;
+/// The stack of a program, in bytes. Python's own guard against deep recursion looks at another, which lies in the
+/// program's memory and is small; what uses nothing of that, as freeing nested lists does, has this one alone:
+/// lists 100,000 deep fit.
+pub(super) const STACK_BYTES: usize = 32 << 20;
 
 /// What our own functions may use on top of that, in bytes, when a program calls them.
 pub(super) const HOST_STACK_BYTES: usize = 2 << 20;

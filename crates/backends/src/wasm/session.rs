@@ -11,7 +11,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, Running, Session};
@@ -20,7 +20,7 @@ use cofferdam_core::files::Workspace;
 use cofferdam_core::outcome::Usage;
 use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable, WindowSize};
 use cofferdam_sys::beneath::Folder as Beneath;
-use cofferdam_sys::process::{self, Space};
+use cofferdam_sys::process;
 use cofferdam_sys::{fd, fdpass};
 use tokio::sync::{Mutex, watch};
 
@@ -30,7 +30,7 @@ use super::talk::{Answer, End, Talk};
 use super::templates::Templates;
 use super::weakened;
 use super::wire::{self, Kind, Preopen, ToWorker, Trap};
-use crate::container::{ContainerSession, Inside, Pipes, Streams};
+use crate::container::{ContainerSession, Inside, Pipes, Streams, TracesOfWriting};
 
 /// The longest source that is read out of a workspace, in bytes: what `run` takes of a file elsewhere.
 const SOURCE_BYTES: u64 = 64 << 20;
@@ -67,8 +67,8 @@ pub(super) struct WasmSession {
 /// What there was when the sandbox was opened or renewed.
 #[derive(Debug, Default)]
 pub(super) struct Before {
-    /// The state of the one file system that can be written, once it is set up.
-    space: Option<Space>,
+    /// The state of what can be written, once it is set up.
+    written: Option<TracesOfWriting>,
     cpu: Duration,
     /// The memory that the worker took for itself.
     memory_bytes: u64,
@@ -266,11 +266,11 @@ impl WasmSession {
                 Err(error) => return Err(self.jail.explained(error)),
             }
         }
-        if self.before.space.is_none() {
+        if self.before.written.is_none() {
             // Until it is set up, what is seen of it can be the host's own.
             let greeted = self.jail.inside().agent.greeted().await;
             greeted.map_err(|error| self.jail.explained(error))?;
-            self.before.space = Some(self.jail.space()?);
+            self.before.written = Some(self.jail.traces_of_writing()?);
             self.before.memory_bytes = self.jail.inside().group.memory_bytes().unwrap_or(0);
         }
         Ok(())
@@ -332,19 +332,21 @@ impl WasmSession {
 
     /// Has everything of the last run removed, and sees that it is.
     async fn wipe(&mut self) -> Result<bool, BackendError> {
-        let before = self.before.space;
-        let Some(worker) = &mut self.worker else { return Ok(false) };
+        let (Some(worker), Some(before)) = (&mut self.worker, self.before.written) else { return Ok(false) };
         worker.last = None;
         self.jail.forget_put();
         self.modules.clear();
         // Most programs leave no file. What else they left went with their instance.
-        if !weakened::leaves_everything() && Some(self.jail.space()?) != before {
+        let mut written = self.jail.traces_of_writing()?;
+        if !weakened::leaves_everything() && written != before {
+            let at = SystemTime::now();
             let renewed = tokio::time::timeout(RENEWING, worker.talk.renew()).await;
             if !matches!(renewed, Ok(Ok(()))) {
                 worker.talk.spoil();
                 return Ok(false);
             }
-            if Some(self.jail.space()?) != before {
+            written = self.jail.traces_of_writing()?;
+            if !written.is_renewed(&before, at) {
                 return Ok(false);
             }
         }
@@ -354,7 +356,7 @@ impl WasmSession {
         let cpu = self.cpu()?;
         let group = &self.jail.inside().group;
         self.before = Before {
-            space: before,
+            written: Some(written),
             cpu,
             memory_bytes: group.memory_bytes().unwrap_or(0),
             peak_is_old: !group.forget_memory_peak(),

@@ -98,6 +98,17 @@ fn a_module_that_cannot_be_compiled_is_refused_with_the_reason() {
 }
 
 #[test]
+fn the_deadline_ends_compiling_too() {
+    needs_root!();
+    let product = product();
+    let workspace = workspace(&product);
+    let words = ["run", "--timeout", "1s", "--json", "--workspace", workspace.to_str().unwrap()];
+    let words = [&words[..], &["--", "./endless.wasm"]].concat();
+    let outcome = product.call(words).exits(124).json();
+    assert_eq!((&outcome["end"], &outcome["ran"]), (&"timed_out".into(), &"unknown".into()), "{outcome}");
+}
+
+#[test]
 fn a_module_that_takes_the_compiler_too_much_spoils_no_other_line() {
     needs_root!();
     let product = product();

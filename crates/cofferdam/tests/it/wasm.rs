@@ -117,13 +117,21 @@ fn what_does_not_fit_is_refused_with_what_it_needs() {
 fn each_line_of_a_batch_begins_clean() {
     needs_root!();
     let (product, data) = (product(), prepared!());
-    let code = "import os, sys, json
-seen = sorted(os.listdir('.')) + sorted(os.listdir('/tmp')) + sorted(os.listdir('/home/user'))
-for place in ('/workspace', '/tmp', '/home/user'): open(place + '/left', 'w').write('left')
-os.makedirs('deep/er'); json.left = 1
+    let code = "import os, sys, json, time
+places = '/workspace', '/tmp', '/home/user'
+seen = sum((sorted(os.listdir(place)) for place in places), [])
+stats = [os.stat(place) for place in places]
+times = [time for stat in stats for time in (stat.st_mtime, stat.st_atime, stat.st_ctime)]
+seen += [at for at in times if abs(at - time.time()) > 1000]
+if sys.argv[1] == 'files':
+    for place in places: open(place + '/left', 'w').write('left')
+    os.makedirs('deep/er')
+for place in '/workspace', '/home/user': os.utime(place, (77, 4e9))
+json.left = 1
 print(seen, hasattr(sys, 'left'), os.environ.get('LEFT'))
 sys.left = 1; os.environ['LEFT'] = '1'";
-    let jobs: Vec<_> = (0..20).map(|_| json!({"code": code})).collect();
+    let left = |n: usize| ["files", "times"][n % 2];
+    let jobs: Vec<_> = (0..20).map(|n| json!({"code": code, "args": [left(n)]})).collect();
     let outcomes = batch(&product, &data, &jobs);
     assert_eq!(outcomes.len(), 20);
     for outcome in &outcomes {
@@ -166,4 +174,15 @@ fn lines_that_end_badly_spoil_no_other() {
         }
     }
     assert_eq!(outcomes.len(), jobs.len());
+}
+
+#[test]
+fn what_is_nested_deeply_is_freed_and_a_lack_of_memory_is_not_called_one_of_stack() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    let nested = "x = []\nfor _ in range(100_000): x = [x]\ndel x\nprint('freed')";
+    let endless = "import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()";
+    let outcomes = batch(&product, &data, &[json!({"code": nested}), json!({"code": endless})]);
+    assert_eq!(text(&outcomes[0]), "freed\n", "{}", outcomes[0]);
+    assert_eq!(outcomes[1]["end"], "out_of_memory", "{}", outcomes[1]);
 }

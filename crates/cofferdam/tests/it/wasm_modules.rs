@@ -87,11 +87,17 @@ fn what_is_no_module_or_asks_for_what_nobody_grants_is_refused_and_the_next_runs
 fn modules_that_are_ended_say_so_and_the_next_line_is_right() {
     needs_root!();
     let product = product();
-    let start = |body: &str| {
-        module(&format!("(func $deeper (call $deeper) (call $deeper)) (func (export \"_start\") {body})"))
+    let deeper = "(func $deeper (call $deeper) (call $deeper))";
+    // What it does in its start section comes before it is started, and ends no other way.
+    let called = |body: &str| module(&format!("{deeper} (func (export \"_start\") {body})"));
+    let first = |body: &str| {
+        module(&format!("{deeper} (func $first {body}) (start $first) (func (export \"_start\"))"))
     };
     let grows = "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 64)) (i32.const -1)))) unreachable";
     let loops = "(loop $for_ever (br $for_ever))";
+    // More than a pipe holds.
+    let floods = "(i32.store (i32.const 4) (i32.const 65536)) (loop $for_ever
+        (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8))) (br $for_ever))";
     let (mut jobs, mut ends) = (vec![], vec![]);
     for (body, end, words) in [
         ("unreachable", "signalled", "aborted"),
@@ -100,11 +106,14 @@ fn modules_that_are_ended_say_so_and_the_next_line_is_right() {
         (grows, "out_of_memory", "more memory"),
         (loops, "timed_out", ""),
         ("(call $exit (i32.const 3))", "exited", ""),
+        (floods, "timed_out", ""),
     ] {
-        let mut harmful = job(&start(body));
-        harmful["timeout"] = json!("2s");
-        jobs.extend([harmful, job(&honest())]);
-        ends.push((end, words));
+        for wasm in [called(body), first(body)] {
+            let mut harmful = job(&wasm);
+            harmful["timeout"] = json!("2s");
+            jobs.extend([harmful, job(&honest())]);
+            ends.push((end, words));
+        }
     }
     let outcomes = batch(&product, &jobs);
     assert_eq!(outcomes.len(), jobs.len());

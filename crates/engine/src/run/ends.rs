@@ -28,6 +28,8 @@ pub(super) enum Cause {
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) cause: Cause,
+    /// Whether it was seen to start.
+    pub(super) started: bool,
     pub(super) ran_for: Duration,
     pub(super) first_output: Option<Instant>,
     /// How long it took to kill what was left.
@@ -37,9 +39,16 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// The end of a program that nobody waits for any more. It may have been told to start.
+    pub(super) fn before_the_start(cause: Cause) -> Self {
+        let (ran_for, halting) = (Duration::ZERO, Duration::ZERO);
+        Ended { cause, started: false, ran_for, first_output: None, halting, settled: None }
+    }
+
     /// The end's name, whether the program ran, and the error if there is one.
     pub(super) fn verdict(self, left: &Left) -> (End, Ran, Option<Fault>) {
-        let fine = |end| (end, Ran::Yes, None);
+        let ran = if self.started { Ran::Yes } else { Ran::Unknown };
+        let fine = |end| (end, ran, None);
         match self.cause {
             // A kill for lack of memory explains every other end that it may have caused.
             Cause::Program(Ending::OutOfMemory, _) => fine(End::OutOfMemory),
@@ -70,8 +79,7 @@ mod tests {
     use super::*;
 
     fn verdict(cause: Cause, out_of_memory: bool) -> End {
-        let (ran_for, halting) = (Duration::ZERO, Duration::ZERO);
-        let ended = Ended { cause, ran_for, first_output: None, halting, settled: None };
+        let ended = Ended { started: true, ..Ended::before_the_start(cause) };
         ended.verdict(&Left { out_of_memory, ..Left::default() }).0
     }
 
@@ -93,6 +101,13 @@ mod tests {
         assert_eq!(verdict(died, false), End::Cancelled(Cancel::User));
         let handled = Cause::Program(Ending::Exited(0), vec![2]);
         assert_eq!(verdict(handled, false), End::Exited(0));
+    }
+
+    #[test]
+    fn who_was_not_seen_to_start_may_have_run() {
+        let told = |cause| Ended::before_the_start(cause).verdict(&Left::default());
+        assert!(matches!(told(Cause::Deadline), (End::TimedOut, Ran::Unknown, None)));
+        assert!(matches!(told(Cause::User), (End::Cancelled(Cancel::User), Ran::Unknown, None)));
     }
 
     #[test]

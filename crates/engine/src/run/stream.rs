@@ -75,7 +75,7 @@ pub(super) async fn until_the_end(
     if !pumped && !matches!(cause, Cause::Output(_) | Cause::OutputLimit | Cause::Backend(_)) {
         cause = last_words(pumping, streams, cause).await;
     }
-    Ended { cause, ran_for, first_output: pump.first(), halting, settled }
+    Ended { cause, started: true, ran_for, first_output: pump.first(), halting, settled }
 }
 
 /// How long the last output of a program that has exited may take to arrive, if its sandbox is to be
@@ -135,6 +135,14 @@ async fn first_end(running: &dyn Running, limits: &Limits, streams: &dyn Streams
                 }
             }
         }
+    }
+}
+
+/// Waits for whatever ends the wait for a program to start, other than its start.
+pub(super) async fn end_of_the_wait(limits: &Limits, streams: &dyn Streams) -> Cause {
+    tokio::select! {
+        () = sleep(limits.timeout) => Cause::Deadline,
+        _ = streams.interrupt() => Cause::User, // there is nobody to pass it on to
     }
 }
 

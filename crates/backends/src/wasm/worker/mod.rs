@@ -167,7 +167,7 @@ fn words(trap: Trap) -> &'static str {
     }
 }
 
-/// Removes everything in a folder, without following a link.
+/// Removes everything in a folder, without following a link, and whatever its times may tell.
 fn empty(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -177,5 +177,5 @@ fn empty(folder: &Path) -> io::Result<()> {
             fs::remove_file(entry.path())?;
         }
     }
-    Ok(())
+    fd::touch(fs::File::open(folder)?.as_fd())
 }

@@ -76,7 +76,7 @@ pub(super) struct Ended {
 
 enum Left {
     Component(#[expect(dead_code, reason = "it is kept to be dropped")] Store<Component>),
-    Core(Store<Core>, Instance),
+    Core(Store<Core>, Option<Instance>),
 }
 
 impl Ended {
@@ -84,7 +84,7 @@ impl Ended {
     pub(super) fn memory(&mut self) -> Option<&mut [u8]> {
         match &mut self.left {
             Left::Component(_) => None,
-            Left::Core(store, instance) => Some(instance.get_memory(&mut *store, "memory")?.data_mut(store)),
+            Left::Core(store, instance) => Some((*instance)?.get_memory(&mut *store, "memory")?.data_mut(store)),
         }
     }
 }
@@ -127,7 +127,8 @@ impl Program {
         Ok(Program { engine: engine.clone(), code, memory_bytes, preopens })
     }
 
-    /// Runs it once, from instance to end. `started` is called when nothing can keep it from running.
+    /// Runs it once, from instance to end. `started` is called before the first of its code runs, which can be
+    /// while it is instantiated: from then on whatever happens is its own doing.
     pub(super) fn run(
         &self,
         run: &Run,
@@ -141,20 +142,22 @@ impl Program {
                 let state = Component { wasi: wasi.build(), table: ResourceTable::new(), limits };
                 let mut store = Store::new(&self.engine, state);
                 store.limiter(|state| &mut state.limits);
-                let command = pre.instantiate(&mut store).map_err(unstarted)?;
                 started();
-                let result = command.wasi_cli_run().call_run(&mut store);
+                let command = pre.instantiate(&mut store);
+                let result = command.and_then(|command| command.wasi_cli_run().call_run(&mut store));
                 let result = result.map(|result| i32::from(result.is_err()));
                 let end = ended(result, &store.data().limits);
                 Ok(Ended { end, left: Left::Component(store) })
             }
             Code::Core(pre) => {
                 let mut store = self.store(wasi.build_p1(), limits);
-                let instance = pre.instantiate(&mut store).map_err(unstarted)?;
-                let start = instance.get_typed_func::<(), ()>(&mut store, "_start").map_err(unstarted)?;
                 started();
-                let result = start.call(&mut store, ()).map(|()| 0);
-                let end = ended(result, &store.data().limits);
+                let mut instance = None;
+                let result = pre.instantiate(&mut store).and_then(|made| {
+                    instance = Some(made);
+                    made.get_typed_func::<(), ()>(&mut store, START)?.call(&mut store, ())
+                });
+                let end = ended(result.map(|()| 0), &store.data().limits);
                 Ok(Ended { end, left: Left::Core(store, instance) })
             }
             Code::Python(whole) => {
@@ -167,7 +170,7 @@ impl Program {
                 let result = ready.go(&mut store);
                 let limits = &store.data().limits;
                 let end = python::judge(ended(result, limits), limits);
-                Ok(Ended { end, left: Left::Core(store, instance.image) })
+                Ok(Ended { end, left: Left::Core(store, Some(instance.image)) })
             }
         }
     }
@@ -239,6 +242,10 @@ fn python(engine: &Engine, code: &Path, image: &Path, memory_bytes: u64) -> Resu
 fn core(engine: &Engine, path: &Path, memory_bytes: u64) -> Result<InstancePre<Core>, Refusal> {
     let module = module(engine, path)?;
     fits(&module, memory_bytes)?;
+    let start = module.get_export(START).and_then(|export| export.func().cloned());
+    if start.is_none_or(|start| start.params().len() + start.results().len() > 0) {
+        return Err(format!("it has no function `{START}` that takes nothing and gives nothing"));
+    }
     linker(engine).and_then(|linker| linker.instantiate_pre(&module)).map_err(unlinked)
 }
 
@@ -257,6 +264,9 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<Core>> {
 fn unlinked(error: wasmtime::Error) -> Refusal {
     format!("give the program what it imports: {}", words(&error))
 }
+
+/// Where a command begins: "Application ABI" of WASI.
+const START: &str = "_start";
 
 /// A page of linear memory: "Memory Instances" of the specification.
 const PAGE_BYTES: u64 = 64 << 10;
@@ -284,11 +294,10 @@ fn ended(result: wasmtime::Result<i32>, limits: &Limits) -> End {
         return End::Exited(*code);
     }
     End::Trapped(match error.downcast_ref() {
-        Some(wasmtime::Trap::StackOverflow) => Trap::Stack,
-        // A language's runtime that can't go on without memory ends this way.
-        Some(wasmtime::Trap::UnreachableCodeReached) if limits.refused() => Trap::Memory,
-        Some(wasmtime::Trap::UnreachableCodeReached) => Trap::Unreachable,
+        // A language's runtime that can't go on without memory ends in one of many ways.
         _ if limits.refused() => Trap::Memory,
+        Some(wasmtime::Trap::StackOverflow) => Trap::Stack,
+        Some(wasmtime::Trap::UnreachableCodeReached) => Trap::Unreachable,
         _ => Trap::Other,
     })
 }
