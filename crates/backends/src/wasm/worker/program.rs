@@ -84,7 +84,9 @@ impl Ended {
     pub(super) fn memory(&mut self) -> Option<&mut [u8]> {
         match &mut self.left {
             Left::Component(_) => None,
-            Left::Core(store, instance) => Some((*instance)?.get_memory(&mut *store, "memory")?.data_mut(store)),
+            Left::Core(store, instance) => {
+                Some((*instance)?.get_memory(&mut *store, "memory")?.data_mut(store))
+            }
         }
     }
 }
