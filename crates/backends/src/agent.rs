@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::request::File;
@@ -101,14 +102,14 @@ fn keep(folder: &Path, path: &Path) -> io::Result<()> {
 pub(crate) struct Agent {
     channel: Channel,
     ear: Mutex<Ear>,
+    /// Whether it was heard to say that it is there. Nothing that it says before that counts.
+    greeted: AtomicBool,
 }
 
 /// What was heard so far.
 #[derive(Debug, Default)]
 struct Ear {
     inbox: Inbox,
-    /// Whether it has said that it is there. Nothing that it says before that counts.
-    greeted: bool,
     /// How many programs it has started.
     started: usize,
     /// How those of them that have ended did, in their order: one runs at a time.
@@ -122,7 +123,13 @@ impl Agent {
     ///
     /// What the kernel said.
     pub(crate) fn new(socket: StdUnixStream) -> io::Result<Self> {
-        Ok(Agent { channel: Channel::new(socket, "guest agent")?, ear: Mutex::default() })
+        let channel = Channel::new(socket, "guest agent")?;
+        Ok(Agent { channel, ear: Mutex::default(), greeted: AtomicBool::new(false) })
+    }
+
+    /// Whether it was heard to say that it is there. Until then, what is seen of its sandbox can be the host's own.
+    pub(crate) fn has_greeted(&self) -> bool {
+        self.greeted.load(Ordering::Relaxed)
     }
 
     /// Puts a file into the working directory.
@@ -242,9 +249,9 @@ impl Agent {
     pub(crate) async fn greeted(&self) -> Result<(), BackendError> {
         let mut ear = self.ear.lock().await;
         let greeting = async {
-            while !ear.greeted {
+            while !self.has_greeted() {
                 match ear.inbox.take().map_err(|bad| BackendError::Wire(bad.to_string()))? {
-                    Some(FromGuest::Ready(VERSION)) => ear.greeted = true,
+                    Some(FromGuest::Ready(VERSION)) => self.greeted.store(true, Ordering::Relaxed),
                     Some(other) => return Err(out_of_turn(other)),
                     None => match self.channel.read().await? {
                         Some(bytes) => ear.inbox.push(&bytes),
@@ -265,8 +272,10 @@ impl Agent {
     async fn hear(&self, ear: &mut Ear) -> Result<Option<FromGuest>, BackendError> {
         loop {
             match ear.inbox.take().map_err(|bad| BackendError::Wire(bad.to_string()))? {
-                Some(FromGuest::Ready(VERSION)) if !ear.greeted => ear.greeted = true,
-                Some(message) if ear.greeted => return Ok(Some(message)),
+                Some(FromGuest::Ready(VERSION)) if !self.has_greeted() => {
+                    self.greeted.store(true, Ordering::Relaxed);
+                }
+                Some(message) if self.has_greeted() => return Ok(Some(message)),
                 Some(message) => return Err(out_of_turn(message)),
                 None => match self.channel.read().await? {
                     Some(bytes) => ear.inbox.push(&bytes),

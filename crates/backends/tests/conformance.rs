@@ -30,6 +30,8 @@ conformance!(wasm, in_wasm::wasm_for_test());
 /// The Wasm backend, whose worker is this very program.
 #[cfg(feature = "wasm")]
 mod in_wasm {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use cofferdam_backends::wasm::{Wasm, WorkerProgram, worker};
     use cofferdam_testkit::conformance::Absent;
 
@@ -39,9 +41,12 @@ mod in_wasm {
     const AS_WORKER: &str = "as-a-worker";
 
     pub(super) fn wasm_for_test() -> Subject {
-        Subject::new(BackendName::Wasm, &[Needs::Python], |state| {
-            let args =
-                ["--exact", "in_wasm::the_worker_itself", AS_WORKER, "--nocapture", "--test-threads=1"];
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let mark = format!("of-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let on_each = mark.clone();
+        let subject = Subject::new(BackendName::Wasm, &[Needs::Python], move |state| {
+            // Words that are no option are the names of tests, and one is enough.
+            let args = ["--exact", "in_wasm::the_worker_itself", AS_WORKER, &mark, "--nocapture"];
             let args = args.map(|word| std::ffi::CString::new(word).unwrap()).to_vec();
             let own = WorkerProgram { path: std::env::current_exe().unwrap(), args };
             let wasm = Wasm::new(Container::for_runs(state.to_owned()), own, templates::folder());
@@ -49,7 +54,8 @@ mod in_wasm {
                 None => Ok(Box::new(wasm)),
                 Some((why, fix)) => Err(Absent { why, fix }),
             }
-        })
+        });
+        subject.whose_processes_bear(on_each).that_can_be_lost(kill_process_one)
     }
 
     /// The worker, where this program was started as one; a test of nothing otherwise.

@@ -240,10 +240,13 @@ impl ContainerSession {
 
     async fn kill_and_count(&mut self) -> Result<Left, BackendError> {
         let inside = &self.inside;
-        let living = living(&inside.group, self.launched.pid());
+        let first = self.launched.pid();
+        // Of one that isn't set up yet, the host's own would be seen.
+        let is_set_up = inside.agent.has_greeted();
+        let living = if is_set_up { living(&inside.group, first) } else { vec![] };
         let processes = living.len().saturating_sub(1);
         let at_work = living.iter().skip(1).filter_map(|process| cpu_so_far(process)).sum();
-        let full = fullness(self.launched.pid());
+        let full = if is_set_up { fullness(first) } else { BTreeSet::new() };
         inside.group.unthrottle();
         self.writable = None;
         self.launched.kill().map_err(BackendError::host("kill the sandbox"))?;

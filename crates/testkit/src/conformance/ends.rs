@@ -1,6 +1,8 @@
 //! How runs end: every end that an Outcome can have, each provoked.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cofferdam_core::backend::{BackendError, Ending};
@@ -8,7 +10,7 @@ use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::{Cancel, End, FaultCode};
 use cofferdam_core::policy::LimitsLayer;
 
-use super::trial::{self, Trial, exec, is_gone, listen, marker, new_run, said, until_it_says};
+use super::trial::{self, IDLE, Trial, exec, is_gone, listen, new_run, said, until_it_says};
 use super::wired::{Cue, Reader};
 use super::{Broken, Checked, Needs, Subject, Verdict};
 
@@ -19,11 +21,12 @@ const TERM: i32 = 15;
 pub(super) fn every_exit_status_arrives_as_it_was(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let run = new_run();
+    let leaves =
+        |status| trial.program(&format!("exit {status}"), &format!("import sys; sys.exit({status})"));
     trial.until_hung(async {
         let mut session = trial.open(&run, trial.layer()).await?;
         for status in 0..=255 {
-            let running =
-                session.exec(exec(trial::sh(&format!("exit {status}")))).await.map_err(said("exec"))?;
+            let running = session.exec(exec(leaves(status))).await.map_err(said("exec"))?;
             let ending = running.wait().await.map_err(said("wait"))?;
             must!(ending == Ending::Exited(status), "exit {status} is told as {ending:?}");
             must!(running.wait().await.map_err(said("wait"))? == ending, "asked again it says otherwise");
@@ -47,8 +50,10 @@ pub(super) fn an_exit_status_is_the_outcomes(subject: &Subject) -> Checked {
 
 pub(super) fn a_signal_that_ends_a_program_is_named(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
-    for signal in [1, 6, 9, 11, 15] {
-        let ran = trial.run(trial.sh(&format!("kill -{signal} $$")))?;
+    // Without processes there is one that a program can bring about: its own giving up.
+    let signals: &[_] = if trial.has_sh() { &[6, 1, 9, 11, 15] } else { &[6] };
+    for &signal in signals {
+        let ran = trial.run(trial.either(&format!("kill -{signal} $$"), "import os; os.abort()"))?;
         ran.ends(End::Signalled(signal))?;
         must!(ran.outcome.exit_code() == 128 + signal, "the exit code is {}", ran.outcome.exit_code());
     }
@@ -58,17 +63,22 @@ pub(super) fn a_signal_that_ends_a_program_is_named(subject: &Subject) -> Checke
 pub(super) fn a_program_that_ignores_everything_is_timed_out_and_dead(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let limits = || LimitsLayer { timeout: Some(Duration::from_millis(400)), ..LimitsLayer::default() };
-    for wait in ["kill -STOP $$", "while :; do :; done", "exec <&- >&- 2>&-; wait"] {
-        let marker = marker();
+    for (wait, without_sh) in [
+        ("kill -STOP $$", "import sys; sys.stdin.read(); time.sleep(300)"),
+        ("while :; do :; done", "while True: pass"),
+        ("exec <&- >&- 2>&-; wait", "for n in range(3): os.close(n)\ntime.sleep(300)"),
+    ] {
+        let marker = trial.marker();
         let script =
             format!("trap '' TERM INT HUP; sleep {marker} & setsid sleep {marker} & echo on; {wait}");
-        let mut what = trial.sh(&script);
+        let mut what = trial.either(&script, &format!("import os, time\nprint('on')\n{without_sh}"));
         what.layer = trial.limited(&limits());
         let ran = trial.run(what)?;
         ran.ends(End::TimedOut)?;
         must!(ran.said() == "on\n", "what was said before is kept: {}", ran.story());
         must!(ran.outcome.exit_code() == 124, "the exit code is {}", ran.outcome.exit_code());
-        must!(ran.outcome.left_processes >= 2, "{} were left", ran.outcome.left_processes);
+        let left = ran.outcome.left_processes;
+        must!(left >= 2 || !trial.has_sh(), "{left} were left");
         is_gone(&marker)?;
     }
     Ok(Verdict::Held)
@@ -108,10 +118,13 @@ print(len(held), len(children))";
 pub(super) fn a_lack_of_memory_is_told_from_a_kill_and_ends_all(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
     let limits = LimitsLayer { memory_bytes: Some(64 << 20), ..LimitsLayer::default() };
-    let marker = marker();
+    let marker = trial.marker();
     // The parent outlives the child that the kernel kills, and would say so.
-    let eat = "python3 -c 'x = bytearray(200 << 20)'";
-    let mut what = trial.sh(&format!("sleep {marker} & {eat}; echo survived; sleep {marker}"));
+    let eat = "x = bytearray(200 << 20)";
+    let mut what = trial.either(
+        &format!("sleep {marker} & python3 -c '{eat}'; echo survived; sleep {marker}"),
+        &format!("{eat}\nprint('survived')"),
+    );
     what.layer = trial.without_accepting(Capability::Memory, &limits);
     let ran = trial.run(what)?;
     if let Some(refused) = trial.refused(&ran, Capability::Memory)? {
@@ -132,8 +145,9 @@ pub(super) fn a_second_signal_cancels_whenever_it_comes(subject: &Subject) -> Ch
         [Cue::Said("on"), Cue::Said("on")],
     ];
     for [first, second] in moments {
-        let marker = marker();
-        let mut what = trial.sh(&format!("trap '' INT TERM; echo on; sleep {marker}; echo over"));
+        let marker = trial.marker();
+        let script = format!("trap '' INT TERM; echo on; sleep {marker}; echo over");
+        let mut what = trial.either(&script, IDLE);
         what.cues = vec![(first, INTERRUPT), (second, TERM)];
         let ran = trial.run(what)?;
         // A signal can come before the program has said that it wants none.
@@ -146,7 +160,7 @@ pub(super) fn a_second_signal_cancels_whenever_it_comes(subject: &Subject) -> Ch
 
 pub(super) fn a_program_that_dies_of_a_signal_that_was_passed_on_was_cancelled(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
-    let mut what = trial.sh(&format!("echo on; exec sleep {}", marker()));
+    let mut what = trial.either(&format!("echo on; exec sleep {}", trial.marker()), IDLE);
     what.cues = vec![(Cue::Said("on"), INTERRUPT)];
     trial.run(what)?.ends(End::Cancelled(Cancel::User))?;
     Ok(Verdict::Held)
@@ -154,8 +168,8 @@ pub(super) fn a_program_that_dies_of_a_signal_that_was_passed_on_was_cancelled(s
 
 pub(super) fn a_reader_that_goes_away_ends_the_run(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
-    let marker = marker();
-    let mut what = trial.sh(&format!("echo on; sleep {marker}"));
+    let marker = trial.marker();
+    let mut what = trial.either(&format!("echo on; sleep {marker}"), IDLE);
     what.reader = Reader::Refuses(io::ErrorKind::BrokenPipe);
     let ran = trial.run(what)?;
     ran.ends(End::Cancelled(Cancel::OutputClosed))?;
@@ -214,7 +228,8 @@ pub(super) fn a_program_that_cannot_start_leaves_the_sandbox_for_another(subject
         let refused = session.exec(exec(trial::command(&["no-such-program"]))).await;
         must!(matches!(refused, Err(BackendError::Exec { .. })), "it isn't refused: {:?}", refused.err());
         must!(session.is_alive(), "the sandbox ended with it");
-        let running = session.exec(exec(trial::sh("echo well"))).await.map_err(said("exec"))?;
+        let running =
+            session.exec(exec(trial.program("echo well", "print('well')"))).await.map_err(said("exec"))?;
         let heard = listen(running.as_ref()).await?;
         must!(heard.stdout == b"well\n" && heard.ending == Ending::Exited(0), "{:?}", heard.ending);
         session.halt().await.map_err(said("halt"))?;
@@ -228,11 +243,11 @@ pub(super) fn a_sandbox_that_was_lost_takes_nothing_more(subject: &Subject) -> C
         return Ok(Verdict::NotForThis("nobody said how its sandboxes can be killed".into()));
     };
     let trial = Trial::of(subject)?;
-    let (run, marker) = (new_run(), marker());
+    let (run, marker) = (new_run(), trial.marker());
     trial.until_hung(async {
         let mut session = trial.open(&run, trial.layer()).await?;
         let running = session
-            .exec(exec(trial::sh(&format!("echo on; sleep {marker}; :"))))
+            .exec(exec(trial.program(&format!("echo on; sleep {marker}; :"), IDLE)))
             .await
             .map_err(said("exec"))?;
         until_it_says(running.as_ref(), "on").await?;
@@ -240,7 +255,7 @@ pub(super) fn a_sandbox_that_was_lost_takes_nothing_more(subject: &Subject) -> C
         let ending = running.wait().await.map_err(said("wait"))?;
         must!(ending == Ending::Lost, "it was lost, and is told as {ending:?}");
         must!(!session.is_alive(), "a sandbox that was lost is alive");
-        let first = session.exec(exec(trial::sh("echo on"))).await.err();
+        let first = session.exec(exec(trial.program("echo on", IDLE))).await.err();
         let gone = matches!(first, Some(BackendError::Gone | BackendError::Spent));
         must!(gone, "a program in a sandbox that was lost: {first:?}");
         let put = session.put(trial::file("late", b"")).await;
@@ -260,16 +275,17 @@ pub(super) fn a_sandbox_that_dies_under_its_program_is_lost(subject: &Subject) -
         return Ok(Verdict::NotForThis("nobody said how its sandboxes can be killed".into()));
     };
     let trial = Trial::of(subject)?;
-    let marker = marker();
-    let mut what = trial.sh(&format!("echo on; sleep {marker}; echo over"));
+    let marker = trial.marker();
+    let mut what = trial.either(&format!("echo on; sleep {marker}; echo over"), IDLE);
     what.layer =
         trial.limited(&LimitsLayer { timeout: Some(Duration::from_secs(10)), ..LimitsLayer::default() });
+    let runs = Arc::new(AtomicBool::new(false));
+    what.reader = Reader::Tells(Arc::clone(&runs));
     let killer = std::thread::spawn({
         let marker = marker.clone();
         move || {
-            crate::host::eventually(Duration::from_secs(10), || {
-                !crate::host::processes_with(&format!("sleep {marker}")).is_empty()
-            }) && lose(&marker).is_ok()
+            crate::host::eventually(Duration::from_secs(10), || runs.load(Ordering::Relaxed))
+                && lose(&marker).is_ok()
         }
     });
     let ran = trial.run(what);

@@ -119,6 +119,7 @@ pub struct Subject {
     name: BackendName,
     make: Box<Make>,
     runs: Vec<Needs>,
+    mark: Option<String>,
     lose: Option<Lose>,
     vice: Option<Vice>,
 }
@@ -131,7 +132,15 @@ impl Subject {
         runs: &[Needs],
         make: impl Fn(&Path) -> Result<Box<dyn Backend>, Absent> + Send + Sync + 'static,
     ) -> Self {
-        Subject { name, make: Box::new(make), runs: runs.to_vec(), lose: None, vice: None }
+        Subject { name, make: Box::new(make), runs: runs.to_vec(), mark: None, lose: None, vice: None }
+    }
+
+    /// Says what is in the command line of each process in which its programs run, where a program isn't a
+    /// process of its own; nobody else's may hold it.
+    #[must_use]
+    pub fn whose_processes_bear(mut self, mark: String) -> Self {
+        self.mark = Some(mark);
+        self
     }
 
     /// Says how its sandboxes can be killed under their programs.
@@ -239,6 +248,10 @@ pub fn hold(subject: &Subject, claim: &str, test: &str) {
 pub fn caught(subject: Subject, vice: Vice, claim: &str, says: &str, test: &str) {
     if let Some(why) = subject.absence() {
         return crate::record_skip(test, &format!("{} can't be started here: {why}", subject.name));
+    }
+    if let Some(needs) = vice.needs().filter(|needs| !subject.runs.contains(needs)) {
+        let why = format!("{NOT_FOR_THIS}{} runs no {needs:?}", subject.name);
+        return crate::record_skip(test, &why);
     }
     match Entry::of(claim).judge(&subject) {
         // What is refused here can't be ignored, but for what the toy claims to have.

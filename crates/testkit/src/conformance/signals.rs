@@ -7,7 +7,7 @@ use cofferdam_core::outcome::End;
 use cofferdam_core::policy::LimitsLayer;
 use cofferdam_core::request::WindowSize;
 
-use super::trial::{Trial, exec, listen, new_run, said, sh};
+use super::trial::{Trial, exec, listen, new_run, said};
 use super::wired::Cue;
 use super::{Checked, Subject, Verdict};
 
@@ -48,7 +48,10 @@ pub(super) fn a_signal_to_a_program_that_has_ended_is_no_error(subject: &Subject
     let run = new_run();
     trial.until_hung(async {
         let mut session = trial.open(&run, trial.layer()).await?;
-        let running = session.exec(exec(sh("exit 4"))).await.map_err(said("exec"))?;
+        let running = session
+            .exec(exec(trial.program("exit 4", "import sys; sys.exit(4)")))
+            .await
+            .map_err(said("exec"))?;
         let heard = listen(running.as_ref()).await?;
         running.signal(TERM).await.map_err(said("signal"))?;
         running.write(b"late").await.map_err(said("write"))?;
@@ -57,7 +60,12 @@ pub(super) fn a_signal_to_a_program_that_has_ended_is_no_error(subject: &Subject
         running.resize(size).await.map_err(said("resize"))?;
         must!(running.wait().await.map_err(said("wait"))? == heard.ending, "its end is another now");
         // The next program gets nothing of what was meant for the last.
-        let running = session.exec(exec(sh("sleep 0.05; echo well"))).await.map_err(said("exec"))?;
+        let running = session
+            .exec(exec(
+                trial.program("sleep 0.05; echo well", "import time; time.sleep(0.05); print('well')"),
+            ))
+            .await
+            .map_err(said("exec"))?;
         let heard = listen(running.as_ref()).await?;
         must!(heard.stdout == b"well\n", "it said {:?}", String::from_utf8_lossy(&heard.stdout));
         session.halt().await.map_err(said("halt"))?;

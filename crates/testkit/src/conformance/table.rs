@@ -14,20 +14,20 @@ macro_rules! each_entry {
         $($then)+ ! {
             ($($first)*)
             behaviours {
-                ends::every_exit_status_arrives_as_it_was Sh;
+                ends::every_exit_status_arrives_as_it_was Python;
                 ends::an_exit_status_is_the_outcomes Python;
-                ends::a_signal_that_ends_a_program_is_named Sh;
-                ends::a_program_that_ignores_everything_is_timed_out_and_dead Sh;
+                ends::a_signal_that_ends_a_program_is_named Python;
+                ends::a_program_that_ignores_everything_is_timed_out_and_dead Python;
                 ends::what_was_used_is_told Python;
-                ends::a_lack_of_memory_is_told_from_a_kill_and_ends_all Sh;
-                ends::a_second_signal_cancels_whenever_it_comes Sh;
-                ends::a_program_that_dies_of_a_signal_that_was_passed_on_was_cancelled Sh;
-                ends::a_reader_that_goes_away_ends_the_run Sh;
+                ends::a_lack_of_memory_is_told_from_a_kill_and_ends_all Python;
+                ends::a_second_signal_cancels_whenever_it_comes Python;
+                ends::a_program_that_dies_of_a_signal_that_was_passed_on_was_cancelled Python;
+                ends::a_reader_that_goes_away_ends_the_run Python;
                 ends::output_that_cannot_be_written_is_not_the_programs_fault Python;
                 ends::a_program_that_is_not_there_is_refused_and_nothing_ran Sh;
-                ends::a_program_that_cannot_start_leaves_the_sandbox_for_another Sh;
-                ends::a_sandbox_that_dies_under_its_program_is_lost Sh;
-                ends::a_sandbox_that_was_lost_takes_nothing_more Sh;
+                ends::a_program_that_cannot_start_leaves_the_sandbox_for_another Python;
+                ends::a_sandbox_that_dies_under_its_program_is_lost Python;
+                ends::a_sandbox_that_was_lost_takes_nothing_more Python;
                 output::nothing_is_nothing Python;
                 output::output_arrives_byte_for_byte Python;
                 output::a_character_that_is_cut_between_writes_arrives_whole Python;
@@ -44,7 +44,7 @@ macro_rules! each_entry {
                 input::an_input_that_never_ends_ends_with_its_program Python;
                 signals::a_signal_reaches_the_program Sh;
                 signals::a_signal_reaches_what_the_program_started Sh;
-                signals::a_signal_to_a_program_that_has_ended_is_no_error Sh;
+                signals::a_signal_to_a_program_that_has_ended_is_no_error Python;
                 signals::another_size_reaches_a_program_that_runs_on_a_terminal Python;
                 handed_in::files_are_there_before_the_program_starts Python;
                 handed_in::arguments_arrive_as_they_are Python;
@@ -57,13 +57,13 @@ macro_rules! each_entry {
                 handed_in::what_changed_comes_out_and_nothing_else_and_not_before_the_halt Python;
                 alone::what_no_policy_shows_is_not_seen Python;
                 alone::a_second_sandbox_finds_nothing_of_the_first Python;
-                teardown::after_a_halt_everything_is_dead Sh;
-                teardown::a_halted_sandbox_takes_nothing_and_says_the_same_again Sh;
-                teardown::closing_ends_everything Sh;
-                teardown::dropping_a_session_ends_everything Sh;
-                teardown::a_program_in_a_sandbox_that_is_gone_is_lost Sh;
+                teardown::after_a_halt_everything_is_dead Python;
+                teardown::a_halted_sandbox_takes_nothing_and_says_the_same_again Python;
+                teardown::closing_ends_everything Python;
+                teardown::dropping_a_session_ends_everything Python;
+                teardown::a_program_in_a_sandbox_that_is_gone_is_lost Python;
                 teardown::a_sandbox_that_was_opened_and_never_used_leaves_nothing Python;
-                teardown::a_sweep_takes_what_is_there_and_minds_nothing_else Sh;
+                teardown::a_sweep_takes_what_is_there_and_minds_nothing_else Python;
             }
             fields {
                 limits::memory_beyond_the_limit_is_not_had Python;
@@ -71,7 +71,7 @@ macro_rules! each_entry {
                 limits::processes_beyond_the_limit_are_not_had Processes;
                 limits::bytes_beyond_the_disk_are_not_had Python;
                 limits::files_beyond_their_number_are_not_had Python;
-                limits::nothing_runs_beyond_the_deadline Sh;
+                limits::nothing_runs_beyond_the_deadline Python;
                 limits::a_program_has_its_grace_and_no_more Sh;
                 limits::output_beyond_the_limit_is_not_passed_on Python;
                 reach::what_the_policy_sets_is_set Python;
@@ -85,7 +85,7 @@ macro_rules! each_entry {
                 files::an_input_is_seen_and_not_written Python;
                 files::what_is_hidden_is_not_seen Python;
                 files::what_is_kept_comes_out_and_nothing_else_that_a_tool_would_run Python;
-                files::the_python_that_was_named_is_the_one_that_runs Sh;
+                files::the_python_that_was_named_is_the_one_that_runs Python;
                 choice::another_backend_is_never_taken_instead Python;
                 choice::what_is_required_is_there_or_the_run_is_refused Python;
                 choice::an_accepted_gap_is_told_and_not_called_enforced Python;
@@ -117,7 +117,7 @@ macro_rules! each_entry {
                 CallsGapsEnforced an_accepted_gap_is_told_and_not_called_enforced "is said to be enforced";
                 IgnoresTerminal a_terminal_is_had_or_the_run_is_refused "Inappropriate ioctl";
                 AlwaysExitsWithZero an_exit_status_is_the_outcomes "ended Exited(1): Exited(0)";
-                CallsSignalsExits a_signal_that_ends_a_program_is_named "ended Signalled(1): Exited(129)";
+                CallsSignalsExits a_signal_that_ends_a_program_is_named "ended Signalled(6): Exited(134)";
                 CallsMemoryAKill a_lack_of_memory_is_told_from_a_kill_and_ends_all "ended OutOfMemory: Signalled(9)";
                 CallsTheMissingStarted a_program_that_is_not_there_is_refused_and_nothing_ran "ended Refused: Exited(127)";
                 CallsTheLostEnded a_sandbox_that_dies_under_its_program_is_lost "ended BackendLost: Exited(0)";

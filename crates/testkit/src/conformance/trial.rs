@@ -25,7 +25,7 @@ use cofferdam_engine::{Engine, policy_hash};
 use tempfile::TempDir;
 
 use super::wired::{Cue, Input, Reader, Wired, of};
-use super::{Broken, Subject, Verdict};
+use super::{Broken, Needs, Subject, Verdict};
 use crate::host::{eventually, processes_with};
 
 /// How long a run may take before it counts as hung. A program of the suite takes a second at most;
@@ -127,6 +127,27 @@ impl<'a> Trial<'a> {
         self.ask(sh(code))
     }
 
+    /// A command of `sh` where the backend runs that, and otherwise Python that does what matters of it.
+    pub(super) fn either(&self, code: &str, without_sh: &str) -> Try {
+        self.ask(self.program(code, without_sh))
+    }
+
+    /// The same, to be executed over the traits.
+    pub(super) fn program(&self, code: &str, without_sh: &str) -> Program {
+        if self.has_sh() { sh(code) } else { python(without_sh) }
+    }
+
+    /// Whether its programs can start others.
+    pub(super) fn has_sh(&self) -> bool {
+        self.subject.runs.contains(&Needs::Sh)
+    }
+
+    /// What tells the processes of a program: a number of seconds, about five minutes, that no other command
+    /// line of this machine holds and that the program sleeps for; or what all of this backend's bear.
+    pub(super) fn marker(&self) -> String {
+        self.subject.mark.clone().unwrap_or_else(marker)
+    }
+
     /// Code in Python.
     pub(super) fn python(&self, code: &str) -> Try {
         self.ask(python(code))
@@ -190,6 +211,8 @@ impl<'a> Trial<'a> {
             End::Refused => has_run == HasRun::No,
             End::BackendLost => has_run == HasRun::Unknown,
             End::SandboxError => true,
+            // Nobody waited for it to start any longer.
+            End::Cancelled(_) | End::TimedOut if outcome.times.run.is_zero() => has_run == HasRun::Unknown,
             _ => has_run == HasRun::Yes,
         };
         must!(fits, "it ended {end:?} and says that it ran: {has_run:?}");
@@ -227,6 +250,20 @@ impl<'a> Trial<'a> {
         let fix = fault.fix.as_deref().unwrap_or_default();
         must!(fix.contains(&gap.fix), "the refusal doesn't say how to close the gap: {fix}");
         Ok(Some(Verdict::Refused(gap)))
+    }
+
+    /// The verdict on a run that was refused since the backend has nothing that it asks for; none if it wasn't
+    /// refused. The refusal has to name it.
+    pub(super) fn unfit(&self, ran: &Ran, named: &str) -> Result<Option<Verdict>, Broken> {
+        let outcome = &ran.outcome;
+        if outcome.end != End::Refused {
+            return Ok(None);
+        }
+        let Some(fault) = &outcome.error else { return Err(Broken("refused without a word".into())) };
+        must!(fault.code == FaultCode::BackendRefused, "it was refused for another reason: {fault:?}");
+        must!(fault.message.contains(named), "what it lacks isn't named: {}", fault.message);
+        let (why, fix) = (fault.message.clone(), fault.fix.clone().unwrap_or_default());
+        Ok(Some(Verdict::Refused(Gap { capability: Capability::Files, why, fix })))
     }
 
     /// The gap of a capability, if it isn't offered.
@@ -333,6 +370,9 @@ impl Ran {
     }
 }
 
+/// Python that says "on" and then does nothing for minutes.
+pub(super) const IDLE: &str = "import time\nprint('on')\ntime.sleep(300)\nprint('over')";
+
 /// A command of `sh`.
 pub(super) fn sh(code: &str) -> Program {
     command(&["sh", "-c", code])
@@ -381,7 +421,6 @@ pub(super) fn new_run() -> RunId {
     RunId::new(now.as_millis() as u64, random)
 }
 
-/// A number of seconds, about five minutes, that no other command line of this machine holds.
 pub(super) fn marker() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     format!("300.{}{:04}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))

@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cofferdam_core::backend::{Boxed, Output};
@@ -24,10 +25,12 @@ pub(super) enum Input {
 }
 
 /// Who reads the output.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Reader {
     /// Takes everything.
     All,
+    /// Takes everything, and says that something came.
+    Tells(Arc<AtomicBool>),
     /// Takes everything, this late each time.
     Slow(Duration),
     /// Says this to the first piece.
@@ -135,10 +138,11 @@ pub(super) fn of(pieces: &[Output], stderr: bool) -> Vec<u8> {
 impl Streams for Wired {
     fn accept(&self, output: Output) -> Boxed<'_, io::Result<()>> {
         Box::pin(async move {
-            match self.reader {
+            match &self.reader {
                 Reader::All => {}
-                Reader::Slow(late) => tokio::time::sleep(late).await,
-                Reader::Refuses(kind) => return Err(kind.into()),
+                Reader::Tells(told) => told.store(true, Ordering::Relaxed),
+                Reader::Slow(late) => tokio::time::sleep(*late).await,
+                Reader::Refuses(kind) => return Err((*kind).into()),
             }
             self.pieces.lock().unwrap().push(output);
             self.heard.notify_waiters();

@@ -203,7 +203,9 @@ pub(in crate::conformance) fn the_python_that_was_named_is_the_one_that_runs(sub
     let code = "import os
 print(os.environ.get('NAMED'), os.environ['PATH'].split(':')[0], os.environ.get('VIRTUAL_ENV'))";
     let ran = with(&trial, FilesLayer { shown, python, ..FilesLayer::default() }, code)?;
-    if let Some(refused) = trial.refused(&ran, Capability::Files)? {
+    let refused =
+        if trial.has_sh() { trial.refused(&ran, Capability::Files)? } else { trial.unfit(&ran, "Python")? };
+    if let Some(refused) = refused {
         return Ok(refused);
     }
     ran.says("yes /opt/named /opt/venv\n")?;

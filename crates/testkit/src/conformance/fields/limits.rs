@@ -6,7 +6,7 @@ use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::{End, LimitName};
 use cofferdam_core::policy::{Cpus, LimitsLayer};
 
-use crate::conformance::trial::{Ran, Trial, is_gone, marker};
+use crate::conformance::trial::{IDLE, Ran, Trial, is_gone};
 use crate::conformance::{Broken, Checked, Subject, Verdict};
 
 /// Runs code in Python under limits.
@@ -151,10 +151,10 @@ print(made)";
 
 pub(in crate::conformance) fn nothing_runs_beyond_the_deadline(subject: &Subject) -> Checked {
     let trial = Trial::of(subject)?;
-    let marker = marker();
+    let marker = trial.marker();
     let limits = LimitsLayer { timeout: Some(Duration::from_millis(300)), ..LimitsLayer::default() };
-    let mut what =
-        trial.sh(&format!("echo on; (setsid sleep {marker} >/dev/null 2>&1 &); exec sleep {marker}"));
+    let script = format!("echo on; (setsid sleep {marker} >/dev/null 2>&1 &); exec sleep {marker}");
+    let mut what = trial.either(&script, IDLE);
     what.layer = trial.without_accepting(Capability::Timeout, &limits);
     let ran = trial.run(what)?;
     if let Some(refused) = trial.refused(&ran, Capability::Timeout)? {
