@@ -304,30 +304,56 @@ pub struct Usage {
 /// A limit that can be reached without ending the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitName {
+    /// Bytes that leave: some were held back.
+    BytesOut,
+    /// Connections at once: one was refused.
+    Connections,
     /// Writable space: at least 99 % full at the end.
     Disk,
     /// Files and directories: at least 99 % used at the end.
     Files,
+    /// Different hosts: one was refused.
+    Hosts,
     /// Memory.
     Memory,
     /// Captured output: some was dropped.
     Output,
     /// Processes and threads: a fork was refused.
     Pids,
+    /// Requests: one was refused.
+    Requests,
     /// The deadline.
     Timeout,
 }
 
 impl LimitName {
+    /// Every one of them.
+    pub const ALL: [LimitName; 10] = [
+        LimitName::BytesOut,
+        LimitName::Connections,
+        LimitName::Disk,
+        LimitName::Files,
+        LimitName::Hosts,
+        LimitName::Memory,
+        LimitName::Output,
+        LimitName::Pids,
+        LimitName::Requests,
+        LimitName::Timeout,
+    ];
+
     /// The public name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            LimitName::BytesOut => "bytes_out",
+            LimitName::Connections => "connections",
             LimitName::Disk => "disk",
             LimitName::Files => "files",
+            LimitName::Hosts => "hosts",
             LimitName::Memory => "memory",
             LimitName::Output => "output",
             LimitName::Pids => "pids",
+            LimitName::Requests => "requests",
             LimitName::Timeout => "timeout",
         }
     }

@@ -78,6 +78,14 @@ pub struct LimitsLayer {
     pub files: Option<u64>,
     /// See [`Limits::output_bytes`].
     pub output_bytes: Option<u64>,
+    /// See [`Limits::bytes_out`].
+    pub bytes_out: Option<u64>,
+    /// See [`Limits::requests`].
+    pub requests: Option<u64>,
+    /// See [`Limits::connections`].
+    pub connections: Option<u64>,
+    /// See [`Limits::hosts`].
+    pub hosts: Option<u64>,
 }
 
 /// What a node allows at most, whatever a policy or a flag says.
@@ -124,6 +132,10 @@ macro_rules! each_limit {
         $apply!("limits.disk", disk_bytes, |value: &u64| size(*value));
         $apply!("limits.files", files, |value: &u64| value.to_string());
         $apply!("limits.output", output_bytes, |value: &u64| size(*value));
+        $apply!("limits.bytes_out", bytes_out, |value: &u64| size(*value));
+        $apply!("limits.requests", requests, |value: &u64| value.to_string());
+        $apply!("limits.connections", connections, |value: &u64| value.to_string());
+        $apply!("limits.hosts", hosts, |value: &u64| value.to_string());
     };
 }
 
@@ -178,8 +190,8 @@ impl Policy {
             accept_gaps,
             require,
         } = self.clone();
-        let Limits { timeout, grace, memory_bytes, cpus, pids, disk_bytes, files: entries, output_bytes } =
-            limits;
+        let Limits { timeout, grace, memory_bytes, cpus, pids, disk_bytes, files: entries, .. } = limits;
+        let Limits { output_bytes, bytes_out, requests, connections, hosts, .. } = limits;
         let Files { workspace, shown, hide, keep, python } = files;
         Layer {
             profile: Some(profile),
@@ -193,6 +205,10 @@ impl Policy {
                 disk_bytes,
                 files: Some(entries),
                 output_bytes,
+                bytes_out: Some(bytes_out),
+                requests: Some(requests),
+                connections: Some(connections),
+                hosts: Some(hosts),
             },
             environment,
             files: FilesLayer { workspace, shown, hide, keep, python },
@@ -414,6 +430,10 @@ impl LimitsLayer {
         pick!(cpus);
         pick!(pids);
         pick!(files);
+        pick!(bytes_out);
+        pick!(requests);
+        pick!(connections);
+        pick!(hosts);
         // Half of the memory unless asked, which a ceiling may lower.
         limits.disk_bytes = match (self.disk_bytes, ceiling.disk_bytes) {
             (Some(asked), _) => Some(asked),
