@@ -110,7 +110,8 @@ impl From<BadAuthority> for DenialCode {
     }
 }
 
-/// One refusal. Every text in it is printable ASCII of at most [`SHOWN_BYTES`] and what its escapes take.
+/// One refusal. What of it the program chose is printable ASCII of at most [`SHOWN_BYTES`] and what its
+/// escapes take.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Denial {
     /// Why.

@@ -1,15 +1,17 @@
 //! What a refusal says: the clause that misses least, and the smallest flag that would have allowed it.
 
-use super::address::AddressDenied;
+use std::net::IpAddr;
+
+use super::address::{AddressDenied, judge};
 use super::decide::{Destination, Door, RequestHead, has_method, has_path, names};
-use super::denial::{Denial, DenialCode};
+use super::denial::{Denial, DenialCode, SHOWN_BYTES};
 use super::host::Host;
 use super::path::PlainPath;
 use crate::policy::{HostPattern, NetworkRule, OWN_HOST, Protocol, check_glob};
 
 /// The refusal of a name that no rule has.
 pub(super) fn lookup(host: &Host) -> Denial {
-    let needs = Some(flag(&least(Door::Capture, host, 443)));
+    let needs = least(Door::Capture, host, 443).as_ref().map(flag);
     Denial { needs, ..Denial::of_host(DenialCode::HostNotAllowed, host, None) }
 }
 
@@ -34,7 +36,7 @@ pub(super) fn connection(rules: &[NetworkRule], door: Door, host: &Host, port: u
     let code = near.map_or(DenialCode::HostNotAllowed, |_| DenialCode::PortNotAllowed);
     Denial {
         rule: near.map(NetworkRule::label),
-        needs: Some(flag(&least(door, host, port))),
+        needs: least(door, host, port).as_ref().map(flag),
         ..Denial::of_host(code, host, Some(port))
     }
 }
@@ -82,7 +84,9 @@ fn one_request(to: &Destination, method: &[u8], path: Option<&PlainPath>) -> Opt
     let path = path?.as_str();
     let method = str::from_utf8(method).ok().filter(|method| NetworkRule::is_method(method))?;
     let (methods, paths) = (Some(vec![method.to_owned()]), Some(vec![path.to_owned()]));
-    (check_glob(path).is_ok() && !path.contains('*')).then(|| NetworkRule { methods, paths, ..to_host(to) })
+    // A path that is cut where it is shown, or that is a glob itself, would be another rule's.
+    let is_exact = path.len() <= SHOWN_BYTES && !path.contains('*') && check_glob(path).is_ok();
+    is_exact.then(|| NetworkRule { methods, paths, ..to_host(to) })
 }
 
 /// The rule for everything at a destination.
@@ -92,20 +96,26 @@ fn to_host(to: &Destination) -> NetworkRule {
 }
 
 /// The least rule that allows a connection, as far as its port and its door tell what is spoken: HTTP over TLS
-/// on 443 and where a proxy was asked for a tunnel, HTTP on 80 and in absolute form, else any bytes.
-fn least(door: Door, host: &Host, port: u16) -> NetworkRule {
+/// on 443 and where a proxy was asked for a tunnel, HTTP on 80 and in absolute form, else any bytes. None for an
+/// address that no rule allows.
+fn least(door: Door, host: &Host, port: u16) -> Option<NetworkRule> {
     let protocol = match (door, port) {
         (_, 443) | (Door::Connect, _) => Protocol::Https,
         (_, 80) | (Door::Forward | Door::Function, _) => Protocol::Http,
         (Door::Capture, _) => Protocol::Tcp,
     };
-    let private = matches!(host, Host::Name(name) if name.as_str() == OWN_HOST);
-    NetworkRule {
+    let private = match host {
+        Host::Name(name) => name.as_str() == OWN_HOST,
+        Host::Address(address) => judge(*address, false, &[]).is_err(),
+    };
+    let is_possible = |address: &IpAddr| judge(*address, true, &[]).is_ok();
+    let rule = NetworkRule {
         ports: vec![port],
         protocol,
         private,
         ..NetworkRule::https(HostPattern::exactly(host.clone()))
-    }
+    };
+    (!matches!(host, Host::Address(address) if !is_possible(address))).then_some(rule)
 }
 
 /// A rule as an option of the command line, in quotes where a shell needs them.

@@ -15,15 +15,19 @@ mod authority;
 mod budget;
 mod decide;
 mod denial;
+mod explain;
 mod host;
 mod miss;
 mod path;
+#[cfg(test)]
+mod tests;
 
 pub use address::{AddressDenied, CheckedAddress, judge};
 pub use authority::{Authority, BadAuthority};
 pub use budget::{Budget, Exhausted};
 pub use decide::{ConnectPermit, Destination, Door, RequestHead, RequestPermit, Rules, Terms, TunnelPermit};
 pub use denial::{Denial, DenialCode, SHOWN_BYTES, shown};
+pub use explain::{Breadth, Explanation, Question, Says};
 pub use host::{BadHost, Host, HostName, LABEL_BYTES, NAME_BYTES};
 
 pub(crate) use authority::{Bracketed, port};

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::network::first_wider;
 use super::{BackendName, Cpus, CredentialRule, Limits, NetworkRule, Policy, Profile};
 use crate::capability::Capability;
 use crate::files::{Files, Pattern, Python, Shown, Workspace};
@@ -258,10 +259,11 @@ impl Layer {
         if let Some(gap) = self.accept_gaps.difference(&base.accept_gaps).next() {
             return wider("accept_gaps", None, format!("`{gap}` is not accepted there"));
         }
-        for (index, rule) in self.network.iter().enumerate() {
-            if !base.network.iter().any(|outer| rule.within(outer)) {
-                return wider("network.allow", Some(index), format!("no rule there allows {}", rule.host));
-            }
+        if let Some(index) = first_wider(&self.network, &base.network) {
+            let rule = &self.network[index];
+            let is_allowed = base.network.iter().any(|outer| rule.within(outer));
+            let why = if is_allowed { "an earlier rule there decides about" } else { "no rule there allows" };
+            return wider("network.allow", Some(index), format!("{why} {}", rule.host));
         }
         for (index, credential) in self.credentials.iter().enumerate() {
             if !base.credentials.iter().any(|outer| credential.within(outer)) {

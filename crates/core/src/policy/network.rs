@@ -43,6 +43,18 @@ impl NetworkRule {
         }
     }
 
+    /// Whether something that both match would be decided otherwise by `earlier`.
+    fn is_decided_otherwise_by(&self, earlier: &NetworkRule) -> bool {
+        let connections_meet =
+            self.host.overlaps(&earlier.host) && self.ports.iter().any(|port| earlier.ports.contains(port));
+        let requests_meet = || {
+            meet(self.methods.as_ref(), earlier.methods.as_ref(), |one, other| one == other)
+                && meet(self.paths.as_ref(), earlier.paths.as_ref(), may_meet)
+        };
+        let other_terms = self.credential != earlier.credential || (self.private && !earlier.private);
+        connections_meet && (self.protocol != earlier.protocol || (other_terms && requests_meet()))
+    }
+
     /// What it is called where it decided: its name, else the flags that say the same.
     #[must_use]
     pub fn label(&self) -> String {
@@ -64,6 +76,43 @@ impl NetworkRule {
             && listed(&self.paths, &other.paths)
             && (other.private || !self.private)
             && self.credential == other.credential
+    }
+}
+
+/// The position of the first rule of `mine` that lets something out which the rules of `base`, tried in their
+/// order, don't.
+///
+/// A rule has to be within one of the base's, and what both match may not be decided otherwise by one before
+/// that: there, another protocol would be spoken, another credential be asked for, or a private address be
+/// refused. Where that earlier rule stands before this one in `mine` too, it decides in both.
+pub(super) fn first_wider(mine: &[NetworkRule], base: &[NetworkRule]) -> Option<usize> {
+    mine.iter().enumerate().position(|(at, rule)| {
+        let decides_alike =
+            |earlier: &NetworkRule| !rule.is_decided_otherwise_by(earlier) || mine[..at].contains(earlier);
+        let is_granted = |outer: usize| rule.within(&base[outer]) && base[..outer].iter().all(decides_alike);
+        !(0..base.len()).any(is_granted)
+    })
+}
+
+/// Whether two lists have something in common; none is everything.
+fn meet(one: Option<&Vec<String>>, other: Option<&Vec<String>>, alike: fn(&str, &str) -> bool) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.iter().any(|item| other.iter().any(|known| alike(item, known))),
+        _ => true,
+    }
+}
+
+/// Whether two globs may match one path: what stands before the first wildcard of one has to begin the other.
+fn may_meet(one: &str, other: &str) -> bool {
+    let start = |glob: &str| glob.find('*').map_or(glob.len(), |at| at);
+    let (mine, theirs) = (start(one), start(other));
+    match (mine == one.len(), theirs == other.len()) {
+        (true, true) => one == other,
+        // `/a/**` matches `/a` too.
+        _ => {
+            let common = mine.min(theirs).saturating_sub(1);
+            one.as_bytes()[..common] == other.as_bytes()[..common]
+        }
     }
 }
 
