@@ -24,7 +24,11 @@ fuzz_target!(|text: &str| {
         let host = Host::parse(name.as_bytes()).unwrap();
         for port in [80, 443, rule.ports[0]] {
             let is_allowed = rules.connection(Door::Capture, &host, port).is_ok();
-            assert_eq!(is_allowed, rule.host.matches(&host) && rule.ports == [port], "{text:?} {name}:{port}");
+            assert_eq!(
+                is_allowed,
+                rule.host.matches(&host) && rule.ports == [port],
+                "{text:?} {name}:{port}"
+            );
             let request = Some((&b"GET"[..], &b"/x"[..]));
             let explained = rules.explain(&Question { host: &host, port, request });
             assert!(is_allowed || explained.verdict.is_err(), "{text:?} {name}:{port}");

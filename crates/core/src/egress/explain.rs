@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::decide::{Destination, Door, Rules, has_method, has_path, names};
+use super::decide::{ConnectPermit, Destination, Door, Rules, has_method, has_path, names};
 use super::denial::Denial;
 use super::host::Host;
 use super::path::PlainPath;
@@ -151,7 +151,7 @@ impl Rules {
 
     fn says(&self, question: &Question) -> Vec<Says> {
         let spoken = self.connection(Door::Capture, question.host, question.port).ok();
-        let spoken = spoken.as_ref().map(|permit| permit.to()).map(Destination::protocol);
+        let spoken = spoken.as_ref().map(ConnectPermit::to).map(Destination::protocol);
         let mut is_decided = false;
         let mut say = |rule: &NetworkRule| {
             let misses = misses(rule, question, spoken);

@@ -69,7 +69,7 @@ fn decoded(path: &[u8]) -> Option<String> {
         match encoded {
             b'/' | b'\\' | 0..=0x1f | 0x7f => return None,
             _ if encoded.is_ascii_alphanumeric() || b"-._~".contains(&encoded) => {
-                text.push(char::from(encoded))
+                text.push(char::from(encoded));
             }
             _ => text.push_str(&format!("%{encoded:02X}")),
         }
@@ -102,7 +102,7 @@ pub(crate) fn is_plain(byte: u8) -> bool {
 /// The value of two hexadecimal digits.
 fn hexadecimal(digits: &[u8]) -> Option<u8> {
     let value = |digit: &u8| char::from(*digit).to_digit(16);
-    let &[ref high, ref low] = digits else { return None };
+    let [high, low] = digits else { return None };
     u8::try_from(value(high)? << 4 | value(low)?).ok()
 }
 
