@@ -26,7 +26,9 @@ use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, S
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Pattern;
 use cofferdam_core::grant::Grant;
-use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
+use cofferdam_core::outcome::{
+    AuditSpan, Blame, Denials, End, Fault, LimitName, NetworkUsage, Outcome, Ran, RunId, Times, Usage,
+};
 use cofferdam_core::policy::{Limits, PolicyHash, Profile};
 use cofferdam_core::request::{Origin, Program, Request, WindowSize};
 use cofferdam_core::weaken::{self, Control, stop_at};
@@ -94,6 +96,8 @@ struct Draft {
     enforced: BTreeSet<Capability>,
     gaps: Vec<cofferdam_core::Gap>,
     usage: Usage,
+    network: NetworkUsage,
+    denials: Denials,
     limits_hit: BTreeSet<LimitName>,
     left_processes: u32,
     collected: Collected,
@@ -602,10 +606,12 @@ impl Told<'_> {
             hints: self.hints,
             times: Times { total: began.elapsed(), ..times },
             usage: outcome.usage,
+            network: outcome.network,
             limits_hit: outcome.limits_hit,
             left_processes: outcome.left_processes,
             enforced: outcome.enforced,
             gaps: outcome.gaps,
+            denials: outcome.denials,
             artifacts: outcome.collected.artifacts,
             rejected: outcome.collected.rejected,
             policy: outcome.policy,

@@ -290,6 +290,11 @@ fn flags_layer(args: &Options) -> Result<Layer, Unprepared> {
             disk_bytes: args.disk,
             files: args.files,
             output_bytes: args.output_limit,
+            // What leaves is bounded by policy alone.
+            bytes_out: None,
+            requests: None,
+            connections: None,
+            hosts: None,
         },
         environment: Environment { set, passed: passed(&args.pass_env)? },
         accept_gaps: args.accept_gap.iter().copied().collect(),

@@ -126,6 +126,10 @@ fn ceiling(table: CeilingTable) -> Ceiling {
         // Neither lets a run take more of this machine than the limits above.
         grace: None,
         output_bytes: None,
+        bytes_out: None,
+        requests: None,
+        connections: None,
+        hosts: None,
     };
     let profiles =
         table.profiles.map(|profiles| profiles.value.into_iter().map(|profile| profile.0).collect());

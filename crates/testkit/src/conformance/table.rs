@@ -220,6 +220,10 @@ mod tests {
                 disk_bytes: [bytes_beyond_the_disk_are_not_had],
                 files: [files_beyond_their_number_are_not_had],
                 output_bytes: [output_beyond_the_limit_is_not_passed_on],
+                bytes_out: [nothing_leaves_without_a_rule],
+                requests: [nothing_leaves_without_a_rule],
+                connections: [nothing_leaves_without_a_rule],
+                hosts: [nothing_leaves_without_a_rule],
             }
             Environment {
                 set: [what_the_policy_sets_is_set],
