@@ -281,19 +281,28 @@ fn attach(mount: RawFd, target: &CStr) -> Done {
     .map(drop)
 }
 
-/// Sends the parent a descriptor of a folder, beside one byte.
+/// Sends the parent a descriptor of a folder.
 fn hand_over(path: &CStr, exchange: RawFd) -> Done {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: the path is a live string; the descriptor is closed once and used by nobody else.
+    unsafe {
+        let fd = call(|| libc::c_long::from(libc::open(path.as_ptr(), flags)))? as RawFd;
+        let sent = send_descriptor(fd, exchange);
+        libc::close(fd);
+        sent
+    }
+}
+
+/// Sends the parent a descriptor, beside one byte.
+fn send_descriptor(fd: RawFd, exchange: RawFd) -> Done {
     #[repr(C)]
     struct Rights {
         header: libc::cmsghdr,
         fd: RawFd,
         _end: RawFd, // a message is a multiple of eight bytes long
     }
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: the path is a live string; `message` points to live values of the stated sizes; the
-    // descriptor is closed once and used by nobody else.
+    // SAFETY: `message` points to live values of the stated sizes.
     unsafe {
-        let fd = call(|| libc::c_long::from(libc::open(path.as_ptr(), flags)))? as RawFd;
         let mut rights: Rights = std::mem::zeroed();
         rights.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<RawFd>()) as _;
         rights.header.cmsg_level = libc::SOL_SOCKET;
@@ -306,9 +315,7 @@ fn hand_over(path: &CStr, exchange: RawFd) -> Done {
         message.msg_iovlen = 1;
         message.msg_control = (&raw mut rights).cast();
         message.msg_controllen = size_of::<Rights>() as _;
-        let sent = call(|| libc::sendmsg(exchange, &raw const message, libc::MSG_NOSIGNAL) as libc::c_long);
-        libc::close(fd);
-        sent.map(drop)
+        call(|| libc::sendmsg(exchange, &raw const message, libc::MSG_NOSIGNAL) as libc::c_long).map(drop)
     }
 }
 
