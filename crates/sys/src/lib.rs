@@ -3,6 +3,7 @@
 //! All of the project's `unsafe` is here. Each module is one thing that the kernel offers:
 //!
 //! - [`launch`]: a new process in new namespaces, set up by a list of steps without an exec.
+//! - [`capture`]: every connection out of a network namespace ends at the host.
 //! - [`cgroup`]: ceilings on memory, processor time and processes, versions 1 and 2.
 //! - [`seccomp`]: the list of system calls that a sandbox may make, each with its reason.
 //! - [`landlock`]: the second layer over the file system.
@@ -18,6 +19,7 @@
 //! Policies and requests. It does what it is told, and says what the kernel said.
 
 pub mod beneath;
+pub mod capture;
 pub mod cgroup;
 pub mod fd;
 pub mod fdpass;
@@ -25,6 +27,7 @@ pub mod landlock;
 pub mod launch;
 pub mod loop_device;
 pub mod mount;
+mod netlink;
 pub mod process;
 pub mod seccomp;
 
