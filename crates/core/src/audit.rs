@@ -210,6 +210,14 @@ pub enum AuditError {
         /// The event in question.
         seq: u64,
     },
+    /// The event isn't one that whoever sent it may record, now or ever.
+    #[error("`{event}` can't be recorded: {why}")]
+    Refused {
+        /// The event's public name.
+        event: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// The log can't be read or written.
     #[error("could not {action} the audit log {path}")]
     Io {

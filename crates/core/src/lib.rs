@@ -9,9 +9,10 @@
 //! 5. [`grant`]: the evaluated permission of one run; only `decide` makes one.
 //! 6. [`capability`]: the vocabulary in which a backend says what it enforces.
 //! 7. [`backend`]: the contract between the engine and anything that runs code.
-//! 8. [`artifact`]: what a program changed, and what of that may come out.
-//! 9. [`outcome`]: what happened, in the words that users script against.
-//! 10. [`audit`]: the events that are written before the things they record.
+//! 8. [`outlet`]: a sandbox's only way out, as the engine and the backends hold it.
+//! 9. [`artifact`]: what a program changed, and what of that may come out.
+//! 10. [`outcome`]: what happened, in the words that users script against.
+//! 11. [`audit`]: the events that are written before the things they record.
 //!
 //! Beside them: [`weaken`], which is empty but in builds for tests.
 //!
@@ -28,6 +29,7 @@ pub mod egress;
 pub mod files;
 pub mod grant;
 pub mod outcome;
+pub mod outlet;
 pub mod policy;
 pub mod request;
 pub mod weaken;

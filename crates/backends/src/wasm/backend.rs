@@ -10,6 +10,7 @@ use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::Files;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::request::{Lang, Origin, Program, Request, Script};
 use cofferdam_sys::beneath::Folder as Beneath;
 
@@ -122,6 +123,15 @@ impl Wasm {
     }
 }
 
+/// What only a sandbox with sockets can enforce.
+const REACHING_OUT: [Capability; 5] = [
+    Capability::Egress,
+    Capability::EgressHttp,
+    Capability::EgressTcp,
+    Capability::Dns,
+    Capability::DenialsUnlistedPort,
+];
+
 /// What to do about a program that WebAssembly can't run, or hardly.
 const ELSEWHERE: &str = "a container runs it: --backend container --profile internal, if nobody outside controls \
                          the program or what it reads";
@@ -177,7 +187,10 @@ impl Backend for Wasm {
             if jail.enforced().is_empty() {
                 return jail.clone();
             }
-            let offers = jail.clone().with([Capability::NoAmbientAuthority]);
+            let mut offers = jail.clone().with([Capability::NoAmbientAuthority]);
+            for capability in REACHING_OUT {
+                offers = offers.without(capability, "WebAssembly has no sockets in this version", ELSEWHERE);
+            }
             offers.without(
                 Capability::Tty,
                 "WebAssembly has no terminals",
@@ -187,14 +200,11 @@ impl Backend for Wasm {
     }
 
     fn gaps(&self, grant: &Grant) -> Vec<Gap> {
-        let gaps = self.container.gaps(grant).into_iter();
-        let mut gaps: Vec<_> =
-            gaps.filter(|gap| !self.offers().enforced().contains(&gap.capability)).collect();
-        let tty =
-            self.offers().missing(grant.asks()).into_iter().filter(|gap| gap.capability == Capability::Tty);
-        gaps.retain(|gap| gap.capability != Capability::Tty);
-        gaps.extend(tty);
-        gaps
+        // What differs from the jail's has its own reason.
+        let own = |gap: &Gap| gap.capability == Capability::Tty || REACHING_OUT.contains(&gap.capability);
+        let jails = self.container.gaps(grant).into_iter();
+        let jails = jails.filter(|gap| !own(gap) && !self.offers().enforced().contains(&gap.capability));
+        jails.chain(self.offers().missing(grant.asks()).into_iter().filter(own)).collect()
     }
 
     fn traces(&self, run: &RunId) -> Vec<String> {
@@ -224,7 +234,13 @@ impl Backend for Wasm {
         }
     }
 
-    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+    fn open<'a>(
+        &'a self,
+        run: &'a RunId,
+        grant: Grant,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+        drop(outlet); // a worker has no sockets
         Box::pin(async move {
             let templates = self
                 .templates()
@@ -232,7 +248,7 @@ impl Backend for Wasm {
                 .map_err(|why| BackendError::host("use what was prepared")(std::io::Error::other(why)))?;
             let fittings = jail::fittings(self.own.path.clone(), templates.folder().path());
             let gaps = self.gaps(&grant);
-            let mut jail = self.container.open_with(run, &grant, &gaps, &fittings).await?;
+            let mut jail = self.container.open_with(run, &grant, &gaps, &fittings, None).await?;
             let missing = gaps.iter().any(|gap| gap.capability == Capability::NoAmbientAuthority);
             jail.enforced_mut().remove(&Capability::Tty);
             if !missing {

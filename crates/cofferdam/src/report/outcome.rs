@@ -123,7 +123,6 @@ pub(crate) struct OutcomeJson<'a> {
     /// Requests that were denied.
     denials: Vec<DenialJson<'a>>,
     /// How many more were denied that aren't among these.
-    #[serde(skip_serializing_if = "is_none_of_them")]
     denials_others: u64,
     /// Credentials that were minted.
     #[schemars(schema_with = "objects")]
@@ -731,11 +730,6 @@ fn denial_codes(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"enum": all})
 }
 
-/// Whether there are no others, which isn't said then.
-fn is_none_of_them(others: &u64) -> bool {
-    *others == 0
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeSet;
@@ -885,7 +879,7 @@ pub(crate) mod tests {
             r#""bytes_out":312,"bytes_in":8120,"udp_refused":2},"#,
             r#""limits_hit":["pids"],"left":{"processes":1},"enforced":["files","network"],"#,
             r#""gaps":[{"name":"cpu","why":"no controller","fix":"mount it"}],"#,
-            r#""denials":[],"leases":[],"artifacts":[],"rejected":[],"policy_sha256":"00","#,
+            r#""denials":[],"denials_others":0,"leases":[],"artifacts":[],"rejected":[],"policy_sha256":"00","#,
             r#""audit":{"first":10,"last":14,"#,
             r#""head":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}}"#,
             "\n"
@@ -905,7 +899,7 @@ pub(crate) mod tests {
         let line = String::from_utf8(line).unwrap();
         let expected = concat!(
             r#""denials":[{"code":"host_not_allowed","host":"evil.test","port":443,"method":"GET","path":"/","#,
-            r#""rule":null,"needs":"--allow evil.test","count":3}],"leases""#
+            r#""rule":null,"needs":"--allow evil.test","count":3}],"denials_others":0,"leases""#
         );
         assert!(line.contains(expected), "{line}");
     }

@@ -48,11 +48,10 @@ pub(super) fn gone(rules: &[NetworkRule], to: &Destination) -> Denial {
 
 /// The refusal of bytes that nobody opens.
 pub(super) fn tunnel(rule: &NetworkRule, to: &Destination, code: DenialCode) -> Denial {
-    let is_read = matches!(to.protocol(), Protocol::Http | Protocol::Https);
     let wider = || NetworkRule { protocol: Protocol::Tcp, private: rule.private, ..to_host(to) };
     Denial {
         rule: Some(rule.label()),
-        needs: is_read.then(|| flag(&wider())),
+        needs: to.protocol().has_requests().then(|| flag(&wider())),
         ..Denial::of_destination(code, to)
     }
 }
@@ -84,8 +83,9 @@ fn one_request(to: &Destination, method: &[u8], path: Option<&PlainPath>) -> Opt
     let path = path?.as_str();
     let method = str::from_utf8(method).ok().filter(|method| NetworkRule::is_method(method))?;
     let (methods, paths) = (Some(vec![method.to_owned()]), Some(vec![path.to_owned()]));
-    // A path that is cut where it is shown, or that is a glob itself, would be another rule's.
-    let is_exact = path.len() <= SHOWN_BYTES && !path.contains('*') && check_glob(path).is_ok();
+    // A path that is cut where it is shown, that is a glob itself, or that ends as a flag may, is another rule's.
+    let is_whole = path.len() <= SHOWN_BYTES && !path.ends_with(",private");
+    let is_exact = is_whole && !path.contains('*') && check_glob(path).is_ok();
     is_exact.then(|| NetworkRule { methods, paths, ..to_host(to) })
 }
 

@@ -77,13 +77,11 @@ impl Policy {
         let mut text = self.canonical_for_sandbox();
         let Limits { timeout, grace, output_bytes, .. } = &self.limits;
         let _ = writeln!(text, "limits.held = {timeout:?} {grace:?} {output_bytes:?}"); // as below
-        let Limits { bytes_out, requests, connections, hosts, .. } = &self.limits;
-        let _ = writeln!(text, "limits.egress = {bytes_out} {requests} {connections} {hosts}");
         text
     }
 
-    /// The same without what is held outside of a sandbox: the deadline, its grace, the limit of output
-    /// and those of what leaves. Two policies with the same text here can be served by the same kind of sandbox.
+    /// The same without what is held outside of a sandbox: the deadline, its grace and the limit of output. Two
+    /// policies with the same text here can be served by the same kind of sandbox, whose way out has the budgets.
     #[must_use]
     pub fn canonical_for_sandbox(&self) -> String {
         let Policy {
@@ -106,10 +104,10 @@ impl Policy {
             disk_bytes,
             files: entries,
             output_bytes: _,
-            bytes_out: _,
-            requests: _,
-            connections: _,
-            hosts: _,
+            bytes_out,
+            requests,
+            connections,
+            hosts,
         } = limits;
         let mut text = String::new();
         let mut line = |key: &str, value: &dyn std::fmt::Debug| {
@@ -118,6 +116,7 @@ impl Policy {
         line("profile", &profile.name());
         line("backend", &backend.map_or("auto", BackendName::name));
         line("limits", &(memory_bytes, cpus, pids, disk_bytes, entries));
+        line("limits.egress", &(bytes_out, requests, connections, hosts));
         line("environment.set", &environment.set);
         let passed: Vec<_> = environment.passed.iter().map(Variable::name).collect();
         line("environment.pass", &passed);

@@ -324,6 +324,12 @@ impl From<OwnedFd> for Table {
     }
 }
 
+impl From<Table> for OwnedFd {
+    fn from(table: Table) -> Self {
+        table.0.into()
+    }
+}
+
 impl AsFd for Table {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -35,6 +35,12 @@ impl From<OwnedFd> for DnsSocket {
     }
 }
 
+impl From<DnsSocket> for OwnedFd {
+    fn from(socket: DnsSocket) -> Self {
+        socket.0
+    }
+}
+
 impl AsFd for DnsSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -398,7 +398,8 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// [`LaunchError`] if the child can't be cloned or its ids can't be mapped; it is gone then.
+    /// [`LaunchError`] if the child can't be cloned or its ids can't be mapped, or if a step has failed
+    /// already; it is gone then.
     pub fn spawn(self) -> Result<Launched, LaunchError> {
         let failed = |action: &str| {
             let action = action.to_owned();
@@ -452,12 +453,12 @@ impl Launch {
             self.ids.map(pid).map_err(failed("map the user namespace's ids"))?;
         }
         stop_at("ids-mapped");
-        launched.gate.write_all(IDS_ARE_MAPPED).map_err(failed("start the sandbox"))?;
+        launched.tell(IDS_ARE_MAPPED)?;
         if let Some(bytes) = bytes {
             // While the child mounts, on another core if there is one: a megabyte takes a while.
             fd::fill_and_seal(program, bytes).map_err(failed("write the program's file"))?;
         }
-        launched.gate.write_all(PROGRAM_IS_THERE).map_err(failed("start the sandbox"))?;
+        launched.tell(PROGRAM_IS_THERE)?;
         Ok(launched)
     }
 }
@@ -581,6 +582,13 @@ impl Launched {
     /// `BrokenPipe` if it has ended.
     pub fn go_on(&self) -> io::Result<()> {
         fdpass::send(self.exchange.as_fd(), b"g", &[]).map(drop)
+    }
+
+    /// Says something through the gate; to a child that has ended already, whose own report is the reason then.
+    fn tell(&mut self, what: &[u8]) -> Result<(), LaunchError> {
+        self.gate.write_all(what).map_err(|source| {
+            self.failure().unwrap_or_else(|| LaunchError { action: "start the sandbox".to_owned(), source })
+        })
     }
 
     /// Why the set-up failed, once the process has ended. None if it reached its program.

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use cofferdam_sys::capture::{self, Capture, Doors, Support, Table, original_destination};
-use cofferdam_sys::launch::{Ids, Launch, Launched, Program, Step};
+use cofferdam_sys::launch::{Ids, Launch, LaunchError, Launched, Program, Step};
 use cofferdam_sys::{fd, fdpass, process};
 use cofferdam_testkit::host::is_root;
 
@@ -39,7 +39,7 @@ impl Sandbox {
         let mut launched = launch(capture.steps(), theirs).spawn().unwrap();
         match capture.doors(&launched) {
             Ok(doors) => Sandbox { launched, doors, orders: BufReader::new(ours) },
-            Err(error) => panic!("{error}: {:?}", failure(&mut launched)),
+            Err(error) => panic!("{error}: {:?}", launched.failure()),
         }
     }
 
@@ -110,10 +110,9 @@ pub(crate) fn answer(doors: &Doors, ipv4: bool) -> IpAddr {
     asker.asked()
 }
 
-/// Why a launch failed.
-pub(crate) fn failure(launched: &mut Launched) -> Option<String> {
-    launched.kill().unwrap();
-    launched.failure().map(|failure| format!("{failure}: {}", failure.source))
+/// Why a launch failed, with what the kernel said.
+pub(crate) fn words(failure: &LaunchError) -> String {
+    format!("{failure}: {}", failure.source)
 }
 
 /// This binary as the program, in namespaces of its own over the host's files.
@@ -157,12 +156,6 @@ pub(crate) fn enter_network_of(pid: i32) {
 /// Which network namespace a process is in.
 pub(crate) fn network_namespace(pid: i32) -> std::path::PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/net")).unwrap()
-}
-
-/// Routes and addresses of the host, as text.
-pub(crate) fn network_of_the_host() -> Vec<String> {
-    let files = ["route", "fib_trie", "ipv6_route", "if_inet6"];
-    files.iter().map(|name| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default()).collect()
 }
 
 /// A socket of the host's own: whoever is let out of a sandbox would be heard there.

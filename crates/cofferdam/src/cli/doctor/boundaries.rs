@@ -313,6 +313,7 @@ mod tests {
             no_proc: None,
             no_seccomp: None,
             root: true,
+            captures: Err((String::new(), String::new())),
         }
     }
 
