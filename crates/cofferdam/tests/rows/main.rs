@@ -9,11 +9,14 @@ mod art;
 mod cred;
 mod ctl;
 mod iso;
+mod net;
 mod res;
 mod sys;
+mod url;
 mod waiting;
 #[cfg(feature = "wasm")]
 mod wasm;
+mod world;
 
 /// Tests a row as root and as an ordinary user.
 macro_rules! row {

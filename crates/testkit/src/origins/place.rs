@@ -23,7 +23,7 @@ pub const OWN: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x200)),
 ];
 
-/// Names and their addresses. Any other name below `wild.test` is at one of its own; no other exists.
+/// Names and their addresses. Names below `wild.test` and `denied.test` are at one of their own; no other exists.
 ///
 /// The server called `untrusted.test` proves itself by an authority that nobody knows, `misnamed.test` by the
 /// certificate of another.
@@ -66,12 +66,12 @@ pub const ZONE: &[(&str, &[&str])] = &[
     ("mixed.test", &["10.0.0.5", "127.0.0.1"]),
 ];
 
-/// Where the names below `wild.test` are.
+/// Where the names below some others are.
 const WILD: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 40));
 
 /// The addresses of a name, in lower case and without a dot at its end. None if there is no such name.
 pub(super) fn addresses(name: &str) -> Option<Vec<IpAddr>> {
-    if name.ends_with(".wild.test") {
+    if name.ends_with(".wild.test") || name.ends_with(".denied.test") {
         return Some(vec![WILD]);
     }
     let (_, addresses) = ZONE.iter().find(|(known, _)| *known == name)?;
