@@ -6,6 +6,7 @@
 
 mod audit;
 mod batch;
+mod clients;
 mod command_line;
 #[cfg(feature = "wasm")]
 mod compile;
