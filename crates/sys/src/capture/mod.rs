@@ -156,6 +156,13 @@ pub struct Doors {
     pub table: Option<Table>,
 }
 
+/// Gives the loopback interface one more address, after [`Capture::steps`]: for a network that stands for a
+/// machine's, which has addresses of its own.
+#[must_use]
+pub fn own_address(ip: IpAddr) -> Step {
+    Step::Network(routes::address(ip))
+}
+
 /// Where a connection was meant to go that one of [`Doors::tcp`] accepted.
 ///
 /// An address of 127.0.0.0/8 or ::1 means that the program dialled the door itself; it leads nowhere.

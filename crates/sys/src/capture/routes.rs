@@ -30,6 +30,27 @@ pub(super) fn ipv6_alone() -> Request {
     messages.request(Bus::Route, "make every IPv6 address lead to the loopback interface")
 }
 
+/// One more address of the loopback interface, which the machine then has for its own.
+pub(super) fn address(ip: IpAddr) -> Request {
+    /// IFA_ADDRESS, IFA_LOCAL and IFA_F_NODAD of `linux/if_addr.h`.
+    const ADDRESS: u16 = 1;
+    const LOCAL: u16 = 2;
+    const AT_ONCE: u8 = 2;
+    let (family, prefix_bits, octets) = match ip {
+        IpAddr::V4(ip) => (libc::AF_INET, 32, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (libc::AF_INET6, 128, ip.octets().to_vec()),
+    };
+    let mut messages = Messages::default();
+    let mut fixed = vec![family as u8, prefix_bits, AT_ONCE, libc::RT_SCOPE_UNIVERSE];
+    fixed.extend(LOOPBACK.to_ne_bytes());
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+    messages.add(libc::RTM_NEWADDR, flags, Answer::Always, &fixed, |inside| {
+        inside.bytes(LOCAL, &octets);
+        inside.bytes(ADDRESS, &octets);
+    });
+    messages.request(Bus::Route, "give the loopback interface an address")
+}
+
 /// A `struct ifinfomsg` with IFF_UP set and nothing else changed.
 fn loopback_up(messages: &mut Messages) {
     let up = libc::IFF_UP as u32;
