@@ -9,6 +9,7 @@
 //! - [`hints`]: what to try next, after a run that failed.
 //! - [`report`]: an Outcome as JSON, as a closing line, as an exit code.
 //! - [`places`]: folders and files of the host that a person names for a run.
+//! - [`presets`]: what pip, npm and git are configured to talk to.
 //! - [`python`]: the interpreter that `--python` and `--venv` name, without starting it.
 //! - [`host`]: what this machine offers: the backends, the state folder.
 
@@ -19,6 +20,7 @@ mod files;
 mod hints;
 mod host;
 mod places;
+mod presets;
 mod python;
 mod report;
 

@@ -136,7 +136,7 @@ pub(super) fn main(args: &BatchArgs) -> u8 {
 const CANCELLED: u8 = 130;
 
 fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
-    let Judged { mut policy, rest, state } = args.options.judge()?;
+    let Judged { mut policy, rest, state, .. } = args.options.judge()?;
     let results = args.out.as_deref().map(Results::prepare).transpose().map_err(Unprepared::Request)?;
     policy.files.hide.extend(args.out.as_deref().and_then(|folder| artifacts::hidden(folder, &policy.files)));
     super::run::set_up_for(&policy, &usual(), &state, args.options.setup, false)

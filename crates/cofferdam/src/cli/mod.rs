@@ -127,6 +127,30 @@ enum PolicyCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Say whether a connection or a request would be let out, by which rule, and what else that lets out
+    ///
+    /// The exit code is 0 if it would, and 1 if it wouldn't.
+    Explain {
+        /// A host, and maybe a port: api.example.com, db.internal:5432
+        host: String,
+        /// A method
+        #[arg(requires = "path")]
+        method: Option<String>,
+        /// A path
+        path: Option<String>,
+        /// A policy file, besides your own
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+        /// A rule, as `run` takes it
+        #[arg(long, value_name = "RULE", value_parser = options::allow)]
+        allow: Vec<cofferdam_core::policy::AllowFlag>,
+    },
+    /// Print the rules that would have let out what a run was denied, to be read and added by a person
+    Suggest {
+        /// A run's id, or `last`
+        #[arg(default_value = "last")]
+        run: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -339,9 +363,21 @@ fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Fai
             Ok(if right { 0 } else { REFUSED })
         }
         PolicyCommand::Show { file, json } => {
-            let (policy, rest) = options::effective_policy(file.as_deref())?;
+            let (policy, rest) = options::effective_policy(file.as_deref(), &[])?;
             let form = if json { policy::Form::Json } else { policy::Form::Toml };
             policy::show(&policy, &rest, form, out).map_err(|error| Failure::of(&error))?;
+            Ok(0)
+        }
+        PolicyCommand::Explain { host, method, path, policy, allow } => {
+            let (policy, _) = options::effective_policy(policy.as_deref(), &allow)?;
+            let request = method.as_deref().zip(path.as_deref());
+            let asked = policy::Asked { host: &host, request };
+            let yes = policy::explain(&policy, &asked, out).map_err(|error| Failure::of(&error))?;
+            Ok(u8::from(!yes))
+        }
+        PolicyCommand::Suggest { run } => {
+            let state = host::state_folder(&node()?);
+            policy::suggest(&state, &run, out).map_err(|error| Failure::of(&error))?;
             Ok(0)
         }
     }

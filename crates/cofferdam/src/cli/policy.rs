@@ -1,4 +1,7 @@
-//! `cofferdam policy check` and `cofferdam policy show`.
+//! `cofferdam policy`: what policy files say, and what they say to something that a run asks for.
+
+mod explain;
+mod suggest;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -6,6 +9,9 @@ use std::path::PathBuf;
 use cofferdam_core::files::ALWAYS_HIDDEN;
 use cofferdam_core::policy::Policy;
 use miette::{GraphicalReportHandler, GraphicalTheme};
+
+pub(crate) use explain::{Asked, explain};
+pub(crate) use suggest::suggest;
 
 use crate::files::value::{BadValue, write_size};
 use crate::files::{HostEnvironment, PolicyFile, Rest, load_policy};

@@ -236,7 +236,7 @@ fn a_file_of_somebody_elses_asks_for_a_copy() {
 fn a_network_that_a_rule_opened_is_not_said_to_be_closed() {
     let folder = Folder::new();
     let line = "[Errno -3] Temporary failure in name resolution";
-    assert!(folder.hints(Files::default(), line)[0].contains("have no network but a loopback"));
+    assert!(folder.hints(Files::default(), line)[0].contains("has no network but a loopback"));
     let asked = Asked { has_network: true, ..Asked::default() };
     assert_eq!(folder.host(&asked, 1000).hints(&failed(End::Exited(1), None), line), [""; 0]);
 }

@@ -168,6 +168,11 @@ fn closing_line(outcome: &Outcome) -> String {
     if !limits.is_empty() {
         parts.push(format!("reached its limit of {}", limits.join(", ")));
     }
+    if let Some(first) = outcome.denials.counts().first() {
+        let others = outcome.denials.counts().len() as u64 - 1 + outcome.denials.others();
+        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+        parts.push(format!("denied {}{more}", first.denial));
+    }
     if let Some(first) = outcome.rejected.first() {
         let count = outcome.rejected.len();
         // Quoted, since a name can look like the rest of the line.
