@@ -16,16 +16,17 @@ _denials += (http.client.HTTPException, subprocess.TimeoutExpired)
 socket.setdefaulttimeout(10)
 unverified = ssl._create_unverified_context()
 MARKS = [b'reached ', b'GET /canary ', b'SSH-2.0-canary', b'220 canary']
+DENIED = re.compile(rb'(?i)x-cofferdam-denied: *([a-z_]+)\r\n')
 def heard(stream, said=b''):
     "What comes until it can only be the far end, or nothing more does."
-    while not any(mark in said for mark in MARKS):
+    while not any(mark in said for mark in MARKS) and not DENIED.search(said):
         part = stream.recv(65536)
         if not part: break
         said += part
     return said
 def judged(said):
     "Gets through, or is an error that says how it was refused."
-    code = re.search(rb'(?i)x-cofferdam-denied: *([a-z_]+)', said)
+    code = DENIED.search(said)
     status = re.match(rb'HTTP/1.. ([0-9]+)', said)
     if code: raise OSError(f'{status and status[1].decode()} {code[1].decode()}')
     if not any(mark in said for mark in MARKS): raise OSError(f'heard {said[:80]}')
@@ -179,7 +180,9 @@ impl World {
 
 /// Not one packet was sent.
 pub(crate) fn nothing(seen: &Seen) {
-    assert!(seen.is_nothing(), "this arrived: {:?} {:?} {seen:#?}", seen.places(), seen.names());
+    let began: Vec<_> = seen.arrivals.iter().map(|one| one.began.escape_ascii().to_string()).collect();
+    let counted = seen.counted;
+    assert!(seen.is_nothing(), "{:?} {:?} arrived: {began:?} {counted:?}", seen.places(), seen.names());
 }
 
 /// The codes of an Outcome's denials of a host, each once.

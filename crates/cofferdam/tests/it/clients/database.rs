@@ -22,8 +22,8 @@ struct Server {
     child: std::process::Child,
 }
 
-/// Who runs the server, which refuses to run as root.
-const NOBODY: u32 = 61_235;
+/// Who runs the server, which refuses to run as root, and as somebody who has no name.
+const NOBODY: u32 = 65_534;
 
 impl Server {
     fn start(programs: &Path) -> Server {

@@ -32,7 +32,7 @@ fn pip() {
         python_index(place);
         let install = |host: &str| {
             format!(
-                "python3 -m pip install --no-cache-dir --disable-pip-version-check --retries 0 --target /tmp/things \
+                "python3 -m pip install -vv --no-cache-dir --disable-pip-version-check --retries 0 --target /tmp/things \
                  --index-url https://{host}/simple/ thing && PYTHONPATH=/tmp/things python3 -m thing"
             )
         };

@@ -32,13 +32,14 @@ def with_host(name):
     with dial('allowed.test', 80) as stream:
         stream.sendall(b'GET /canary HTTP/1.1\r\nHost: ' + name + b'\r\n\r\n')
         judged(heard(stream))
-def everywhere(name):
-    shown = repr(name[:40])
+def everywhere(name, handshake=True):
+    shown = repr(name if len(name) < 60 else name[:8] + b'%d' % len(name))
     attempt(f'CONNECT {shown}', lambda: tunnels(name + b':443'))
     attempt(f'absolute {shown}', lambda: through_proxy(b'GET http://' + name + b'/canary HTTP/1.1\r\nHost: allowed.test\r\n\r\n'))
-    attempt(f'Host {shown}', lambda: with_host(name))
+    if name.strip(b' \t') == name: attempt(f'Host {shown}', lambda: with_host(name)) # around it space means nothing
     if len(name) < 256: attempt(f'SOCKS {shown}', lambda: socks(name))
-    attempt(f'SNI {shown}', lambda: shakes_hands(name))
+    # Where the name is one, the handshake goes on, so that the refusal can be read: URL-08 has those.
+    if handshake: attempt(f'SNI {shown}', lambda: shakes_hands(name))
 ";
 
 /// Also of `everywhere` itself.
@@ -58,7 +59,7 @@ fn refuses(row: &mut Row, wrong: &str) -> Result<cofferdam_testkit::rows::Attemp
 
 const FORMS: &str = r"
 for name in [b'allowed..test', b'.allowed.test', b'allowed.test..', b' allowed.test', b'allowed.test ', b'allowed .test',
-             b'allowed\t.test', b'allowed.test\t', b'', b'.', b'..', b'-allowed.test', b'allowed-.test', b'allowed_.test',
+             b'allowed\t.test', b'allowed.test\t', b'', b'.', b'..', b'-allowed.test', b'allowed-.test',
              b'a' * 64 + b'.allowed.test', b'.'.join([b'a' * 49] * 5) + b'.test']:
     everywhere(name)
 ";
@@ -81,7 +82,7 @@ const BYTES: &str = r"
 for byte in [b'\x00', b'\r', b'\n', b'\r\n', b'%', b'%00', b'%2e', b'\x7f', b'\xff', b'\x1b']:
     everywhere(b'allowed.test' + byte + b'.evil.test')
     everywhere(b'evil.test' + byte + b'.allowed.test')
-    everywhere(b'allowed.test' + byte)
+    if byte != b'\r\n': everywhere(b'allowed.test' + byte) # which ends a field as it should
 for name in [b'[fe80::1%25eth0]', b'[fe80::1%eth0]', b'[2001:db8::10%1]', b'fe80::1%lo', b'[allowed.test]', b'[::1']:
     everywhere(name)
 ";
@@ -102,7 +103,7 @@ for name in ['\u0430llowed.test', 'allowed\u3002test', 'allowed\uff0etest', 'all
              'allowed.te\u017ft', 'a\u200bllowed.test', 'allowe\u0501.test', '\u24d0llowed.test']:
     everywhere(name.encode())
 for name in [b'xn--llowed-8fg.test', b'XN--LLOWED-8FG.TEST', b'xn--allowed-.test', b'xn--.test']:
-    everywhere(name)
+    everywhere(name, False)
 attempt('libc with another alphabet', lambda: reaches('\u0430llowed.test', 80, 'xn--llowed-8fg.test'))
 attempt('libc with its encoding', lambda: reaches('xn--llowed-8fg.test', 443, 'xn--llowed-8fg.test'))
 ";
