@@ -171,7 +171,10 @@ impl Program {
                 started();
                 let result = ready.go(&mut store);
                 let limits = &store.data().limits;
-                let end = python::judge(ended(result, limits), limits);
+                let end = match ended(result, limits) {
+                    End::Exited(code) => python::status(code, limits).map_or_else(End::Trapped, End::Exited),
+                    trapped @ End::Trapped(_) => trapped,
+                };
                 Ok(Ended { end, left: Left::Core(store, Some(instance.image)) })
             }
         }
