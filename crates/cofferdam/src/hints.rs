@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 
 use cofferdam_core::files::{ALWAYS_HIDDEN, Files};
 use cofferdam_core::outcome::{End, FaultCode, Outcome};
-use cofferdam_core::policy::Policy;
+use cofferdam_core::policy::{BackendName, Policy};
 use cofferdam_core::request::Program;
 use cofferdam_sys::process;
 
@@ -123,7 +123,8 @@ impl Host<'_> {
         } else if matches!(code, Some(FaultCode::PolicyDenied | FaultCode::BackendRefused)) {
             hints.extend(self.option_after_the_script());
         } else if matches!(outcome.end, End::Exited(_)) {
-            hints.extend(said::missing_module(text).and_then(|module| self.no_module(module)));
+            let ran_hosts = outcome.backend != Some(BackendName::Wasm);
+            hints.extend(said::missing_module(text).and_then(|module| self.no_module(module, ran_hosts)));
             hints.extend(said::missing_files(text).into_iter().filter_map(|name| self.no_file(&name)));
             hints.extend(said::denied_files(text).into_iter().filter_map(|name| self.not_yours(&name)));
             hints.extend(said::no_network(text).then(|| self.no_network()).flatten());

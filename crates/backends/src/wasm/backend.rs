@@ -132,14 +132,16 @@ fn fix(way_out: WayOut) -> String {
         WayOut::Elsewhere => ELSEWHERE.to_owned(),
         WayOut::Module(name) => format!(
             "a module of your own is found with --workspace and the folder that it is in; a package that is Python \
-             alone is added by `cofferdam setup python --template NAME --with {name}`; a container has what the host \
-             has: --backend container --profile internal, if nobody outside controls the program or what it reads"
+             alone is added by `cofferdam setup python --template NAME --with {name}`; a container has those of the \
+             host, or with --venv DIR of a virtual environment: --backend container --profile internal, if nobody outside controls the program or what it reads"
         ),
-        WayOut::Nowhere => {
-            "no sandbox of this version has a network: hand over what it needs with --in or through \
-                            standard input"
-                .to_owned()
-        }
+        WayOut::Nowhere => "no sandbox of this version has a network but a loopback of its own: hand over what it \
+                            needs with --in or through standard input; a loopback is in a container: --backend \
+                            container --profile internal"
+            .to_owned(),
+        WayOut::Terminal => "a container has a terminal: -t --backend container --profile internal, if nobody \
+                             outside controls the program or what it reads"
+            .to_owned(),
     }
 }
 
@@ -219,7 +221,7 @@ impl Backend for Wasm {
                     "it runs Python and `.wasm` files, and has no `{}`",
                     argv.program().to_string_lossy().escape_debug()
                 ),
-                fix: Some(format!("a script is given as `run FILE` or as `code`; {ELSEWHERE}")),
+                fix: Some(format!("{ELSEWHERE}; a script is given as `run FILE` or as `code`")),
             },
         }
     }

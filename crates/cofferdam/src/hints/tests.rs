@@ -85,6 +85,9 @@ fn environment(folder: &Path, installed: &[&str]) {
 fn another_python_is_proposed_only_where_the_module_lies_in_it() {
     let folder = Folder::new();
     let line = "No module named 'numpy'";
+    let asked = Asked::default();
+    let in_wasm = Outcome { backend: Some(BackendName::Wasm), ..failed(End::Exited(1), None) };
+    assert_eq!(folder.host(&asked, 1000).hints(&in_wasm, line), [""; 0], "none of the host's ran");
     let nowhere = folder.hints(Files::default(), line);
     assert!(nowhere[0].contains("isn't installed in any Python found here"), "{nowhere:?}");
     assert!(nowhere[0].contains(python::SYSTEM) && nowhere[0].ends_with("pass --venv DIR"), "{nowhere:?}");

@@ -47,8 +47,16 @@ import _thread
 _WORKSPACE = "/workspace"
 _TEMPORARY = "/tmp"
 
-# Who has what Wasm lacks, for the end of a message.
-_ELSEWHERE = "use --backend container or --backend microvm"
+# Who has what Wasm lacks, for the end of a message: a container, which profile `untrusted` never gets.
+_CONTAINER = "--backend container --profile internal"
+_ELSEWHERE = f"a container has: {_CONTAINER}, if nobody outside controls the program or what it reads"
+# The network outside is nobody's.
+_NO_WAY_OUT = (
+    "no sandbox of this version has a way out: hand over what the program needs with --in or through "
+    "standard input"
+)
+_LOOPBACK = f"{_NO_WAY_OUT}; a container has a loopback of its own: {_CONTAINER}"
+
 
 # ---------------------------------------------------------------------------------------------
 # Randomness
@@ -162,9 +170,9 @@ class _Waiting:
         return {}
 
 
-def _refused(what):
+def _refused(what, who=_ELSEWHERE):
     """The error for what needs a system that isn't there, of the type the system would give."""
-    return OSError(errno.ENOTSUP, f"Not supported: the Wasm backend has no {what} ({_ELSEWHERE})")
+    return OSError(errno.ENOTSUP, f"Not supported: the Wasm backend has no {what} ({who})")
 
 
 class _CofferdamEventLoop(asyncio.BaseEventLoop):
@@ -190,13 +198,13 @@ class _CofferdamEventLoop(asyncio.BaseEventLoop):
         return super().run_in_executor(executor, func, *args)
 
     async def create_connection(self, *args, **kwargs):
-        raise _refused("network")
+        raise _refused("network", _LOOPBACK)
 
     async def create_datagram_endpoint(self, *args, **kwargs):
-        raise _refused("network")
+        raise _refused("network", _LOOPBACK)
 
     async def create_server(self, *args, **kwargs):
-        raise _refused("network")
+        raise _refused("network", _LOOPBACK)
 
     async def create_unix_connection(self, *args, **kwargs):
         raise _refused("sockets")
@@ -254,32 +262,36 @@ _OS_LACKS = {
 }
 _OS_WHY = {name: what for what, names in _OS_LACKS.items() for name in names}
 
-# Modules of the standard library that this build lacks, with what they need.
+# Modules of the standard library that this build lacks, with what they need and who has that.
+_A_TERMINAL = ("a terminal", f"a container has one with -t: {_CONTAINER} -t")
+_A_SCREEN = ("a screen", "no sandbox has one: draw into a file, with matplotlib or PIL")
+_DATABASES = ("a library of databases", "sqlite3 and dbm.dumb are there")
+_THE_HOSTS = f"a container has it if the host's Python does: {_CONTAINER}"
 _MODULE_NEEDS = {
-    "_ssl": "TLS",
-    "ssl": "TLS",
-    "_posixsubprocess": "processes",
-    "_multiprocessing": "processes",
-    "_posixshmem": "shared memory between processes",
-    "fcntl": "file locks",
-    "grp": "users",
-    "pwd": "users",
-    "resource": "resource limits",
-    "syslog": "a system log",
-    "termios": "a terminal",
-    "pty": "a terminal",
-    "tty": "a terminal",
-    "_curses": "a terminal",
-    "curses": "a terminal",
-    "readline": "a terminal",
-    "_tkinter": "a screen",
-    "tkinter": "a screen",
-    "turtle": "a screen",
-    "_dbm": "a library of databases (sqlite3 is there)",
-    "_gdbm": "a library of databases (sqlite3 is there)",
-    "_interpreters": "interpreters beside the first",
-    "_remote_debugging": "other processes to look into",
-    "_zstd": "the Zstandard library",
+    "_ssl": ("TLS", _ELSEWHERE),
+    "ssl": ("TLS", _ELSEWHERE),
+    "_posixsubprocess": ("processes", _ELSEWHERE),
+    "_multiprocessing": ("processes", _ELSEWHERE),
+    "_posixshmem": ("shared memory between processes", _ELSEWHERE),
+    "fcntl": ("file locks", _ELSEWHERE),
+    "grp": ("users", _ELSEWHERE),
+    "pwd": ("users", _ELSEWHERE),
+    "resource": ("resource limits", _ELSEWHERE),
+    "syslog": ("a system log", "no sandbox has one: write to standard error"),
+    "termios": _A_TERMINAL,
+    "pty": _A_TERMINAL,
+    "tty": _A_TERMINAL,
+    "_curses": _A_TERMINAL,
+    "curses": _A_TERMINAL,
+    "readline": _A_TERMINAL,
+    "_tkinter": _A_SCREEN,
+    "tkinter": _A_SCREEN,
+    "turtle": _A_SCREEN,
+    "_dbm": _DATABASES,
+    "_gdbm": _DATABASES,
+    "_interpreters": ("interpreters beside the first", _THE_HOSTS),
+    "_remote_debugging": ("other processes to look into", _THE_HOSTS),
+    "_zstd": ("the Zstandard library", _THE_HOSTS),
 }
 
 
@@ -295,12 +307,12 @@ def _start_no_thread(*args, **kwargs):
 
 
 def _look_up_no_host(*args, **kwargs):
-    reason = f"Temporary failure in name resolution: the Wasm backend has no network ({_ELSEWHERE})"
+    reason = f"Temporary failure in name resolution: the Wasm backend has no network ({_NO_WAY_OUT})"
     raise socket.gaierror(-3, reason)
 
 
 def _open_no_socket(self, *args, **kwargs):
-    raise _refused("network")
+    raise _refused("network", _LOOPBACK)
 
 
 def _start_no_process(self, *args, **kwargs):
@@ -328,17 +340,18 @@ def _note(error):
     """What to do about an error that ends the program, where its own words can't say it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
-        if needs := _MODULE_NEEDS.get(top):
-            name = top.lstrip("_")
-            return f"cofferdam: {name} needs {needs}, which the Wasm backend doesn't have: {_ELSEWHERE}"
+        if top in _MODULE_NEEDS:
+            name, (needs, who) = top.lstrip("_"), _MODULE_NEEDS[top]
+            return f"cofferdam: {name} needs {needs}, which the Wasm backend doesn't have: {who}"
         if top not in sys.stdlib_module_names and not error.name.startswith("_"):
             return (
-                f"cofferdam: {top} isn't in this template of Python: `cofferdam setup python --with {top}` "
-                f"adds packages written in Python alone; for others {_ELSEWHERE}"
+                f"cofferdam: {top} isn't in this template of Python: `cofferdam setup python --template NAME "
+                f"--with {top}` adds packages written in Python alone; a container has those of the host, or of "
+                f"a virtual environment: {_CONTAINER} --venv DIR"
             )
     text = str(error)
     if "unknown url type: https" in text or "HTTPSConnection" in text:
-        return f"cofferdam: https needs a network and TLS, which the Wasm backend doesn't have: {_ELSEWHERE}"
+        return f"cofferdam: https needs a network and TLS, which the Wasm backend doesn't have: {_NO_WAY_OUT}"
     return None
 
 
