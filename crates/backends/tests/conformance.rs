@@ -47,7 +47,7 @@ mod in_wasm {
             let wasm = Wasm::new(Container::for_runs(state.to_owned()), own, templates::folder());
             match wasm.no_python() {
                 None => Ok(Box::new(wasm)),
-                Some((why, fix)) => Err(Absent { why, fix }),
+                Some((why, fix)) => Err(Absent { why, fix, later: false }),
             }
         })
     }

@@ -24,6 +24,8 @@ pub struct Absent {
     pub why: String,
     /// What would bring it.
     pub fix: String,
+    /// Whether it is for a later version to bring: nobody can do anything about it here.
+    pub later: bool,
 }
 
 /// The backend that a grant gets.
@@ -49,6 +51,8 @@ pub struct Refusal {
     pub gaps: Vec<Gap>,
     /// What to do about it.
     pub fix: String,
+    /// Whether this version has no such backend.
+    pub later: bool,
 }
 
 /// Every backend that was considered refused.
@@ -91,13 +95,15 @@ fn consider<'a>(
     grant: &Grant,
     request: &Request,
 ) -> Result<Selected<'a>, Refusal> {
-    let refuse = |why, gaps, fix| Refusal { name, why, gaps, fix };
+    let refuse = |why, gaps, fix| Refusal { name, why, gaps, fix, later: false };
     let Some(candidate) = candidates.iter().find(|candidate| candidate.name == name) else {
         return Err(refuse("it is not part of this build".into(), vec![], "use a build that has it".into()));
     };
     let backend = match &candidate.backend {
         Ok(backend) => backend.as_ref(),
-        Err(absent) => return Err(refuse(absent.why.clone(), vec![], absent.fix.clone())),
+        Err(Absent { why, fix, later }) => {
+            return Err(Refusal { later: *later, ..refuse(why.clone(), vec![], fix.clone()) });
+        }
     };
     let fits = match backend.fit(request, grant.files()) {
         Fit::Yes { why } => why,
