@@ -1,5 +1,7 @@
 //! The backend: what WebAssembly enforces here, and which programs it runs.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
 use cofferdam_core::capability::{Capability, Gap, Offers};
-use cofferdam_core::files::Files;
+use cofferdam_core::files::{Files, Workspace};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::request::{Lang, Origin, Program, Request, Script};
@@ -77,6 +79,24 @@ impl Wasm {
         python && self.no_python().is_some() && fit::deed(&script.source).is_none()
     }
 
+    /// The modules that a script of Python imports and that the template it runs in, with so much memory, has not
+    /// loaded: it waits for them in each run.
+    #[must_use]
+    pub fn waits_for(&self, program: &Program, files: &Files, memory_bytes: u64) -> BTreeSet<String> {
+        match (program, self.templates()) {
+            (Program::Script(script), Ok(templates)) if script.lang == Lang::Python => {
+                templates.unloaded(&source(script, files), memory_bytes)
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// The names of the templates that are ready.
+    #[must_use]
+    pub fn ready(&self) -> Vec<&str> {
+        self.templates().as_ref().map_or_else(|_| vec![], |templates| templates.all_names().collect())
+    }
+
     fn templates(&self) -> &Result<Arc<Templates>, String> {
         self.templates.get_or_init(|| {
             let words = |error: SetupError| {
@@ -101,15 +121,8 @@ impl Wasm {
             Err(why) => return no(why.clone()),
         };
         let workspace = files.workspace.as_ref().map(|workspace| workspace.host.as_path());
-        let source = match &script.origin {
-            Origin::Workspace(path) => {
-                let path = Path::new(OsStr::from_bytes(path.as_c_str().to_bytes()));
-                workspace.and_then(|workspace| read(workspace, path)).unwrap_or_default()
-            }
-            _ => script.source.clone(),
-        };
         let beside = |module: &str| is_beside(module, request, script, workspace);
-        match fit::python(&source, templates.importable(), &beside) {
+        match fit::python(&source(script, files), templates.importable(), &beside) {
             Ok(()) => {
                 let why = "it is Python that needs nothing but its own memory and files, so it makes no system \
                            call at all";
@@ -143,6 +156,14 @@ fn fix(way_out: WayOut) -> String {
                              outside controls the program or what it reads"
             .to_owned(),
     }
+}
+
+/// A script's text, as far as it is looked at.
+fn source<'a>(script: &'a Script, files: &Files) -> Cow<'a, [u8]> {
+    let Origin::Workspace(path) = &script.origin else { return Cow::Borrowed(&script.source) };
+    let path = Path::new(OsStr::from_bytes(path.as_c_str().to_bytes()));
+    let read = |workspace: &Workspace| read(&workspace.host, path);
+    Cow::Owned(files.workspace.as_ref().and_then(read).unwrap_or_default())
 }
 
 /// What a file of a workspace begins with.

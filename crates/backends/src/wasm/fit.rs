@@ -163,10 +163,9 @@ pub(super) fn deed(source: &[u8]) -> Option<String> {
     look(&String::from_utf8_lossy(source)).deed().map(|misfit| misfit.needs)
 }
 
-/// The first names of the modules that a script imports.
+/// The modules that a script imports, by the names that it imports them by.
 pub(super) fn imports(source: &[u8]) -> BTreeSet<String> {
-    let found = look(&String::from_utf8_lossy(source));
-    found.imports.keys().filter_map(|module| Some(module.split('.').next()?.to_owned())).collect()
+    look(&String::from_utf8_lossy(source)).imports.into_keys().collect()
 }
 
 /// Reads a script.

@@ -5,14 +5,14 @@ mod fetch;
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use cofferdam_backends::wasm::Wasm;
 use cofferdam_backends::wasm::setup::{self, Folder, Recipe, SetupError, Step};
-use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_core::outcome::{Fault, FaultCode, Outcome};
 use cofferdam_core::policy::{BackendName, Policy};
-use cofferdam_core::request::Request;
+use cofferdam_core::request::{Program, Request};
 use cofferdam_sys::fd;
 
 use super::Failure;
@@ -190,7 +190,7 @@ fn is_file(package: &str) -> bool {
 
 /// The modules that a template of this name has imported if nobody says otherwise.
 fn usual_preload(template: &str) -> Vec<String> {
-    let science = SCIENCE.split_whitespace().filter(|_| template == "python:science");
+    let science = SCIENCE.split_whitespace().filter(|_| template == SCIENCE_TEMPLATE);
     USUAL.split_whitespace().chain(science).map(str::to_owned).collect()
 }
 
@@ -201,6 +201,9 @@ const USUAL: &str = "
     importlib.resources inspect io itertools json logging math operator pathlib pickle pprint queue random re
     secrets shutil sqlite3 statistics string struct tempfile textwrap timeit typing tzdata unicodedata unittest
     urllib.parse urllib.request uuid xml.etree.ElementTree zipfile zoneinfo";
+
+/// The template of those that compute.
+const SCIENCE_TEMPLATE: &str = "python:science";
 
 /// What those import that compute.
 const SCIENCE: &str = "numpy pandas matplotlib.pyplot";
@@ -218,6 +221,39 @@ fn packages(
         wheels.extend(downloads.packages(&names)?);
     }
     Ok(wheels)
+}
+
+/// What a script may take that has nothing of [`SCIENCE`] to import: nobody asks why.
+const QUICK: Duration = Duration::from_millis(500);
+
+/// What to say of a run that had to import what a template of a known name has loaded, and that isn't prepared.
+pub(super) fn slow_import(
+    outcome: &Outcome,
+    program: &Program,
+    policy: &Policy,
+    state: &Path,
+) -> Option<String> {
+    if outcome.backend != Some(BackendName::Wasm) || outcome.times.run < QUICK {
+        return None; // nothing is looked at for the sake of these
+    }
+    let wasm = host::wasm(state);
+    let first = |module: &str| module.split('.').next().unwrap_or_default().to_owned();
+    let mut names: Vec<_> = wasm
+        .waits_for(program, &policy.files, policy.limits.memory_bytes)
+        .iter()
+        .map(|name| first(name))
+        .collect();
+    names.retain(|name| SCIENCE.split_whitespace().any(|module| first(module) == *name));
+    names.dedup();
+    // Where it is prepared, it wasn't taken since it needs more memory.
+    if names.is_empty() || wasm.ready().contains(&SCIENCE_TEMPLATE) {
+        return None;
+    }
+    Some(format!(
+        "each run takes a second or more to import {}: `cofferdam setup python --template {SCIENCE_TEMPLATE}` \
+         prepares, once, a Python that has done so",
+        names.join(", ")
+    ))
 }
 
 /// A failure in words, with what to do.

@@ -216,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_container_is_named_once_and_only_where_it_can_help() {
-        let wasm = |fix: &str, gaps| words(vec![refusal(BackendName::Wasm, fix, gaps, false)], Profile::Untrusted);
+        let wasm =
+            |fix: &str, gaps| words(vec![refusal(BackendName::Wasm, fix, gaps, false)], Profile::Untrusted);
         let said = "a container runs it: --profile internal";
         assert_eq!(wasm(said, vec![]).1, said);
         let gap = Gap { capability: Capability::Egress, why: String::new(), fix: String::new() };

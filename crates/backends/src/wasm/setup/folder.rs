@@ -70,8 +70,10 @@ pub struct Template {
     pub data: PathBuf,
     /// The modules that can be imported.
     pub importable: BTreeSet<String>,
-    /// The modules that are imported already.
+    /// The modules that it was to import.
     pub preload: Vec<String>,
+    /// All that are imported already, by their whole names: those, and what they import themselves.
+    pub loaded: BTreeSet<String>,
     /// The linear memory that it begins with, in bytes: less than that can't be the limit.
     pub memory_bytes: u64,
     #[expect(dead_code, reason = "it is kept to be dropped")]
@@ -97,6 +99,8 @@ pub(super) struct Description {
     /// The hashes of the packages that were added.
     pub(super) packages: Vec<String>,
     pub(super) importable: BTreeSet<String>,
+    /// The modules that it had imported.
+    pub(super) loaded: BTreeSet<String>,
     pub(super) memory_bytes: u64,
 }
 
@@ -235,8 +239,19 @@ impl Folder {
         let Some(library) = library else { return Ok(None) };
         let (module, data) = (code.code.clone(), code.data.clone());
         let held = vec![held, code.held.clone()];
-        let Description { name, importable, preload, memory_bytes, .. } = description;
-        Ok(Some(Template { name, module, image, library, data, importable, preload, memory_bytes, held }))
+        let Description { name, importable, preload, loaded, memory_bytes, .. } = description;
+        Ok(Some(Template {
+            name,
+            module,
+            image,
+            library,
+            data,
+            importable,
+            preload,
+            loaded,
+            memory_bytes,
+            held,
+        }))
     }
 
     /// Python's code with a fingerprint, if all of it is there.

@@ -252,7 +252,7 @@ fn make_template(
         code: prepared::load_module(engine, &code.code).map_err(of_engine)?,
         start: prepared::load_module(engine, &code.start).map_err(of_engine)?,
     };
-    let Snapshot { image, modules } = snapshot::take(&python, &folders, &recipe.preload, progress)?;
+    let Snapshot { image, modules, loaded } = snapshot::take(&python, &folders, &recipe.preload, progress)?;
     drop(python);
     let memory_bytes = image.pages * PAGE_BYTES;
     let image = engine.precompile_module(&image.encode()).map_err(of_engine)?;
@@ -274,6 +274,7 @@ fn make_template(
         asked: recipe.asked.clone(),
         packages,
         importable: modules.into_iter().collect(),
+        loaded: loaded.into_iter().collect(),
         memory_bytes,
     };
     // Until both are new, their lengths differ and there is no template of that name, rather than a wrong one.
