@@ -119,22 +119,34 @@ def _forget_the_template():
         process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
 
 
-def _with_own_random(connect):
-    """`sqlite3.connect` of databases whose `random()` is the host's.
+class _Connection(sqlite3.Connection):
+    """SQLite database connection object."""
 
-    SQLite seeds its own from the time in seconds and the number of the process, which is always the same
-    here, so two runs of one second would draw the same.
-    """
+    # A database whose `random()` is the host's. SQLite seeds its own from the time in seconds and the number of
+    # the process, which is always the same here, so two runs of one second would draw the same.
 
-    def connect_with_random(*args, **kwargs):
-        database = connect(*args, **kwargs)
-        database.create_function("random", 0, _random_integer)
-        database.create_function("randomblob", 1, _random_blob)
-        return database
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # Whatever a program's own class has made of the method.
+        _plain_connection.create_function(self, "random", 0, _random_integer)
+        _plain_connection.create_function(self, "randomblob", 1, _random_blob)
 
-    connect_with_random.__name__ = connect_with_random.__qualname__ = "connect"
-    connect_with_random.__doc__ = connect.__doc__
-    return connect_with_random
+
+def _connect(database, *args, **kwargs):
+    """`sqlite3.connect`, which makes those."""
+    if len(args) < 5:
+        kwargs.setdefault("factory", _Connection)  # the sixth of all, where it has no name
+    return _plain_connect(database, *args, **kwargs)
+
+
+def _install_random():
+    """Puts them in the places of those that SQLite's module has."""
+    _Connection.__name__ = _Connection.__qualname__ = "Connection"
+    _Connection.__module__ = "sqlite3"
+    _connect.__name__ = _connect.__qualname__ = "connect"
+    _connect.__doc__ = _plain_connect.__doc__
+    for module in (sqlite3, sqlite3.dbapi2, sys.modules["_sqlite3"]):
+        module.Connection, module.connect = _Connection, _connect
 
 
 def _random_integer():
@@ -1058,7 +1070,8 @@ _install_event_loop()
 _install_words()
 # A progress bar's watcher is a thread, which it does without after saying so to everybody.
 warnings.filterwarnings("ignore", message="tqdm:disabling monitor support")
-sqlite3.connect = sqlite3.dbapi2.connect = _with_own_random(sqlite3.connect)
+_plain_connection, _plain_connect = sqlite3.Connection, sqlite3.connect
+_install_random()
 if not hasattr(hashlib, "pbkdf2_hmac"):
     hashlib.pbkdf2_hmac = _pbkdf2_hmac
 traceback.walk_stack = _walk_stack
