@@ -535,8 +535,8 @@ def _report(error):
     sys.last_type = type(error)
     sys.last_traceback = trace
     hook = getattr(sys, "excepthook", None)
-    if sys.stderr is None:
-        return
+    if getattr(sys, "stderr", ...) is None:
+        return  # where there is none at all, the interpreter has words for that
     try:
         if hook is None:
             print("sys.excepthook is missing", file=sys.stderr)
@@ -653,30 +653,35 @@ def _status(code):
         return 0
     if isinstance(code, int):
         return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
-    if sys.stderr is not None:
-        try:
-            print(code, file=sys.stderr)
-        except Exception:
-            pass  # the interpreter says nothing either: there is nowhere left to say it
+    try:
+        if (out := getattr(sys, "stderr", None)) is not None:
+            print(code, file=out)
+        else:
+            os.write(2, f"{code}\n".encode("utf-8", "backslashreplace"))  # the program gave up the stream alone
+    except Exception:
+        pass  # the interpreter says nothing either: there is nowhere left to say it
     return 1
 
 
 def _flush():
     """Flushes the standard streams; false if standard output couldn't take what it was given."""
     sound = True
-    out = sys.stdout
+    out, err = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
     try:
-        if out is not None and not out.closed:
+        if out is not None and not getattr(out, "closed", False):
             out.flush()
     except BaseException as error:
         sound = False
         what = ("Exception ignored while flushing sys.stdout", None)
         error.__traceback__ = None
         sys.unraisablehook(_Unraisable((type(error), error, None, *what)))
-        sys.stdout = None  # what it couldn't take is lost once, not with every try
+        # What it couldn't take is lost once, not with every try.
+        sys.stdout = None
+        if getattr(sys, "__stdout__", None) is out:
+            sys.__stdout__ = None
     try:
-        if sys.stderr is not None and not sys.stderr.closed:
-            sys.stderr.flush()
+        if err is not None and not getattr(err, "closed", False):
+            err.flush()
     except BaseException:
         sound = False
     return sound
@@ -729,6 +734,11 @@ def _let_go():
         if hasattr(sys, name):
             delattr(sys, name)
     sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
+    for name in ("stdin", "stdout", "stderr"):
+        # Whatever the program has put there, or taken away.
+        own = getattr(sys, f"__{name}__", None)
+        if getattr(sys, name, ...) is not own:
+            setattr(sys, name, own)
     new = list(itertools.takewhile(_is_new, reversed(sys.modules)))
     names = ["__main__", *filter(_is_the_programs, new)]
     held = [weakref.ref(sys.modules.pop(name)) for name in names]
@@ -920,7 +930,9 @@ def _warm_up():
     for number in range(_WARM_ROUNDS):
         _begin(["-c"], bytes(32), dict(os.environ), _WORKSPACE)
         _open_streams()
-        sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True) for _ in "oe")
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True) for _ in "oe")
+        sys.stdout = sys.__stdout__ = out
+        sys.stderr = sys.__stderr__ = err
         file, place, first = _place(("-c", "/workspace/warm.py")[number % 2])
         sys.path.insert(0, first)
         if place is not None:
