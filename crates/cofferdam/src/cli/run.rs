@@ -91,11 +91,12 @@ Examples:
   cofferdam run --profile internal --workspace . --venv .venv app.py
   cofferdam run --profile internal --timeout 10s --memory 256MiB --json job.py
 
-FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or
--- is the program's own. Python that needs no processes, threads or sockets runs in WebAssembly, by
-default; anything else in a container, with the host's /usr, for profile `internal`. In /workspace is
-FILE alone; --workspace DIR shows a folder there instead, and --in HOST a file or folder in /inputs.
-Nothing of yours is ever written in place. Standard input is the program's (`< /dev/null` closes it).
+FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or -- is
+the program's own. Python that needs no processes, threads or sockets runs in WebAssembly, by
+default; anything else in a container, with the host's /usr, for profile `internal`. In /workspace
+is FILE alone; --workspace DIR shows a folder there instead, and --in HOST a file or folder in
+/inputs. Nothing of yours is ever written in place. Standard input is the program's (`< /dev/null`
+closes it).
 
 Exit codes: the program's own; 124 timed out; 125 refused; 126 and 127 can't be executed, not
 found; 128+n ended by signal n; 130 cancelled; 137 out of memory; 141 output closed; 153 output
