@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use cofferdam_core::files::{ALWAYS_HIDDEN, Files};
+use cofferdam_core::files::{ALWAYS_HIDDEN, Files, Shown};
 use cofferdam_core::outcome::{End, FaultCode, Outcome};
 use cofferdam_core::policy::{BackendName, Policy};
 use cofferdam_core::request::Program;
@@ -200,11 +200,17 @@ impl Host<'_> {
 
     /// A file that the program missed: hidden, or not inside at all.
     fn no_file(&self, name: &str) -> Option<String> {
+        if let Some(hint) = self.by_its_old_name(name) {
+            return Some(hint);
+        }
         let path = relative(name)?;
         if let Some(workspace) = &self.asked.files.workspace
             && fs::symlink_metadata(workspace.host.join(&path)).is_ok()
         {
             return self.hidden(&path); // what isn't hidden is there, or the program removed it
+        }
+        if let Some(inside) = self.shown_elsewhere(&path) {
+            return Some(format!("{} is inside at {}: open it there", shown(&path), shown(&inside)));
         }
         let found = self.beside(name)?;
         if self.asked.files.workspace.is_some() {
@@ -220,6 +226,32 @@ impl Host<'_> {
         }
         let hidden = || self.hidden(&found.name); // a workspace wouldn't show it either
         (!self.asked.is_job).then(hidden).flatten().or_else(|| Some(self.only_one_file(&found)))
+    }
+
+    /// Where something is that is shown, by `--in` and in no folder that the program starts in. It may be a part
+    /// of that.
+    fn shown_elsewhere(&self, path: &Path) -> Option<PathBuf> {
+        self.moved().find_map(|Shown { host, guest }| {
+            let guest = guest.as_path();
+            let own = path.strip_prefix(guest.file_name()?).ok().filter(|rest| is_there(host, rest));
+            let rest = own.or_else(|| Some(path).filter(|rest| is_there(host, rest)))?;
+            Some(if rest == Path::new("") { guest.to_owned() } else { guest.join(rest) })
+        })
+    }
+
+    /// Something that is shown, and that the program looked for where it is on the host. No look at the host says
+    /// so: the caller's own words do.
+    fn by_its_old_name(&self, name: &str) -> Option<String> {
+        let (rest, guest) = self
+            .moved()
+            .find_map(|Shown { host, guest }| Some((Path::new(name).strip_prefix(host).ok()?, guest.as_path())))?;
+        let inside = if rest == Path::new("") { guest.to_owned() } else { guest.join(rest) };
+        Some(format!("{} is inside at {}: open it there", shown(Path::new(name)), shown(&inside)))
+    }
+
+    /// What is shown at another path than its own.
+    fn moved(&self) -> impl Iterator<Item = &Shown> {
+        self.asked.files.shown.iter().filter(|shown| shown.guest.as_path() != shown.host)
     }
 
     /// That something is hidden, by what, and what to do about it.
@@ -321,6 +353,10 @@ impl Host<'_> {
             Err(_) => path.to_owned(),
         }
     }
+}
+
+fn is_there(folder: &Path, rest: &Path) -> bool {
+    rest == Path::new("") || fs::symlink_metadata(folder.join(rest)).is_ok()
 }
 
 fn read_only() -> String {

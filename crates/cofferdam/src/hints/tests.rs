@@ -197,6 +197,37 @@ fn a_missing_file_beside_the_script_is_named() {
 }
 
 #[test]
+fn a_file_that_is_shown_elsewhere_is_said_to_be_there() {
+    let folder = Folder::new();
+    fs::create_dir(folder.0.path().join("data")).unwrap();
+    fs::write(folder.0.path().join("data/part.csv"), "").unwrap();
+    let shown = |name: &str, guest: &str| {
+        let guest = GuestPath::new(Path::new(guest)).unwrap();
+        Shown { host: folder.0.path().join(name), guest }
+    };
+    let shown = vec![shown("data.csv", "/inputs/data.csv"), shown("data", "/opt/all"), shown("data", "/inputs/data")];
+    let hints = |name: &str| {
+        let files = Files { shown: shown.clone(), ..folder.with_workspace() };
+        folder.hints(files, &format!("FileNotFoundError: [Errno 2] No such file or directory: '{name}'"))
+    };
+    let whole = folder.0.path().join("data/part.csv");
+    for (name, place) in [
+        ("data.csv", "/inputs/data.csv"),
+        ("./data.csv", "/inputs/data.csv"),
+        ("/workspace/data.csv", "/inputs/data.csv"),
+        ("data/part.csv", "/inputs/data/part.csv"),
+        ("part.csv", "/opt/all/part.csv"),
+        (whole.to_str().unwrap(), "/opt/all/part.csv"),
+    ] {
+        let found = hints(name);
+        assert!(found.len() == 1 && found[0].ends_with(&format!("is inside at {place:?}: open it there")), "{found:?}");
+    }
+    for name in ["data/other.csv", "/etc/data.csv", "../data.csv"] {
+        assert_eq!(hints(name), [""; 0], "{name}");
+    }
+}
+
+#[test]
 fn a_hidden_file_is_said_to_be_hidden() {
     let folder = Folder::new();
     let mut files = folder.with_workspace();
