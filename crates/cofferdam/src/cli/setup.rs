@@ -464,10 +464,10 @@ mod tests {
         };
         let log = said(Pace::Log);
         let mut lines = log.lines();
-        assert_eq!(lines.next(), Some("cofferdam:   0 s · compiling"));
-        assert!(lines.clone().count() > 0 && lines.all(|line| line == "cofferdam:   0 s · still compiling"), "{log}");
+        assert!(lines.next().is_some_and(|line| line.ends_with(" s · compiling")), "{log}");
+        assert!(lines.clone().count() > 0 && lines.all(|line| line.ends_with(" s · still compiling")), "{log}");
         let terminal = said(Pace::Terminal);
-        assert!(terminal.starts_with("cofferdam:   0 s · compiling\rcofferdam:   0 s · compiling"), "{terminal:?}");
+        assert!(terminal.contains(" s · compiling\rcofferdam: ") && !terminal.contains("still"), "{terminal:?}");
         assert!(terminal.ends_with("compiling\n") && terminal.lines().count() == 1, "{terminal:?}");
     }
 
