@@ -36,6 +36,9 @@ const SETTINGS: &str = "**/.env*";
 /// The longest name that is shown or looked up: NAME_MAX in `linux/limits.h`.
 const NAME_BYTES: usize = 255;
 
+/// The most linear memory that a program of WebAssembly can have: 65,536 pages of 64 KiB.
+const WASM_BYTES: u64 = 4 << 30;
+
 /// What was asked for, as far as hints need it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
@@ -45,6 +48,7 @@ pub(crate) struct Asked {
     command: Option<PathBuf>,
     files: Files,
     has_network: bool,
+    memory_bytes: u64,
     /// Whether it is a job of a batch: its files come with it, and options are the batch's.
     is_job: bool,
     /// The first of the program's own arguments that is an option of `run`.
@@ -61,8 +65,9 @@ impl Asked {
             _ => None,
         };
         let has_network = !policy.network.is_empty();
-        let files = policy.files.clone();
-        Asked { file, command, files, has_network, is_job: false, late_option: late_option(program) }
+        let (files, memory_bytes) = (policy.files.clone(), policy.limits.memory_bytes);
+        let late_option = late_option(program);
+        Asked { file, command, files, has_network, memory_bytes, is_job: false, late_option }
     }
 
     /// Of a job of a batch and the policy that it came to.
@@ -86,7 +91,7 @@ fn late_option(program: &Program) -> Option<String> {
 pub(crate) fn of(outcome: &Outcome, asked: &Asked, tail: &[u8]) -> Vec<String> {
     let failed = match outcome.end {
         End::Exited(code) => code != 0,
-        End::Refused => true,
+        End::OutOfMemory | End::Refused => true,
         _ => false,
     };
     if !failed && asked.files.workspace.is_none() {
@@ -130,6 +135,7 @@ impl Host<'_> {
             hints.extend(said::no_network(text).then(|| self.no_network()).flatten());
             hints.extend(said::read_only(text).then(read_only));
         }
+        hints.extend(self.more_than_32_bits(outcome, text));
         let mut seen = std::collections::BTreeSet::new();
         hints.retain(|hint| seen.insert(hint.clone()));
         hints.truncate(MOST);
@@ -242,9 +248,9 @@ impl Host<'_> {
     /// Something that is shown, and that the program looked for where it is on the host. No look at the host says
     /// so: the caller's own words do.
     fn by_its_old_name(&self, name: &str) -> Option<String> {
-        let (rest, guest) = self
-            .moved()
-            .find_map(|Shown { host, guest }| Some((Path::new(name).strip_prefix(host).ok()?, guest.as_path())))?;
+        let (rest, guest) = self.moved().find_map(|Shown { host, guest }| {
+            Some((Path::new(name).strip_prefix(host).ok()?, guest.as_path()))
+        })?;
         let inside = if rest == Path::new("") { guest.to_owned() } else { guest.join(rest) };
         Some(format!("{} is inside at {}: open it there", shown(Path::new(name)), shown(&inside)))
     }
@@ -322,6 +328,20 @@ impl Host<'_> {
             format!(
                 "the sandboxes of this version have no network but a loopback of their own: fetch what the \
                  program needs beforehand, and {show}"
+            )
+        })
+    }
+
+    /// A limit that WebAssembly has of itself, where more was asked for.
+    fn more_than_32_bits(&self, outcome: &Outcome, text: &str) -> Option<String> {
+        let short = outcome.end == End::OutOfMemory || said::no_memory(text);
+        let asks = outcome.backend == Some(BackendName::Wasm) && self.asked.memory_bytes > WASM_BYTES;
+        (short && asks).then(|| {
+            format!(
+                "WebAssembly has memory of 4 GiB at most, whatever {} allows (addresses have 32 bits): a container has \
+                 what it says (--backend container --profile internal), if nobody outside controls \
+                 the program or what it reads",
+                if self.asked.is_job { "its policy" } else { "--memory" }
             )
         })
     }

@@ -373,7 +373,14 @@ impl Drop for Ticker {
 }
 
 /// Says what goes on until nobody holds the other end of a channel.
-fn tick(began: Instant, words: &str, pace: Pace, every: Duration, stopped: &Receiver<()>, out: &mut dyn Write) {
+fn tick(
+    began: Instant,
+    words: &str,
+    pace: Pace,
+    every: Duration,
+    stopped: &Receiver<()>,
+    out: &mut dyn Write,
+) {
     let (between, end, still) = match pace {
         Pace::Log => ("\n", "\n", "still "),
         Pace::Terminal => ("\r", "\n", ""),
@@ -465,9 +472,15 @@ mod tests {
         let log = said(Pace::Log);
         let mut lines = log.lines();
         assert!(lines.next().is_some_and(|line| line.ends_with(" s · compiling")), "{log}");
-        assert!(lines.clone().count() > 0 && lines.all(|line| line.ends_with(" s · still compiling")), "{log}");
+        assert!(
+            lines.clone().count() > 0 && lines.all(|line| line.ends_with(" s · still compiling")),
+            "{log}"
+        );
         let terminal = said(Pace::Terminal);
-        assert!(terminal.contains(" s · compiling\rcofferdam: ") && !terminal.contains("still"), "{terminal:?}");
+        assert!(
+            terminal.contains(" s · compiling\rcofferdam: ") && !terminal.contains("still"),
+            "{terminal:?}"
+        );
         assert!(terminal.ends_with("compiling\n") && terminal.lines().count() == 1, "{terminal:?}");
     }
 

@@ -205,7 +205,8 @@ fn a_file_that_is_shown_elsewhere_is_said_to_be_there() {
         let guest = GuestPath::new(Path::new(guest)).unwrap();
         Shown { host: folder.0.path().join(name), guest }
     };
-    let shown = vec![shown("data.csv", "/inputs/data.csv"), shown("data", "/opt/all"), shown("data", "/inputs/data")];
+    let shown =
+        vec![shown("data.csv", "/inputs/data.csv"), shown("data", "/opt/all"), shown("data", "/inputs/data")];
     let hints = |name: &str| {
         let files = Files { shown: shown.clone(), ..folder.with_workspace() };
         folder.hints(files, &format!("FileNotFoundError: [Errno 2] No such file or directory: '{name}'"))
@@ -220,7 +221,10 @@ fn a_file_that_is_shown_elsewhere_is_said_to_be_there() {
         (whole.to_str().unwrap(), "/opt/all/part.csv"),
     ] {
         let found = hints(name);
-        assert!(found.len() == 1 && found[0].ends_with(&format!("is inside at {place:?}: open it there")), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].ends_with(&format!("is inside at {place:?}: open it there")),
+            "{found:?}"
+        );
     }
     for name in ["data/other.csv", "/etc/data.csv", "../data.csv"] {
         assert_eq!(hints(name), [""; 0], "{name}");
@@ -247,6 +251,24 @@ fn a_hidden_file_is_said_to_be_hidden() {
     assert!(hooks[0].ends_with("\"**/.git/hooks\", as it always is"), "{hooks:?}");
     let alone = folder.hints(Files::default(), "No such file or directory: '.env'");
     assert!(alone[0].contains("hidden"), "a workspace wouldn't show it: {alone:?}");
+}
+
+#[test]
+fn more_memory_than_webassembly_can_have_is_said_to_be_that() {
+    let folder = Folder::new();
+    let hints = |backend, memory_bytes, end, line: &str| {
+        let asked = Asked { memory_bytes, ..Asked::default() };
+        let outcome = Outcome { backend: Some(backend), ..failed(end, None) };
+        folder.host(&asked, 1000).hints(&outcome, line)
+    };
+    let (wasm, container) = (BackendName::Wasm, BackendName::Container);
+    for (end, line) in [(End::OutOfMemory, ""), (End::Exited(1), "MemoryError")] {
+        let found = hints(wasm, 5 << 30, end, line);
+        assert!(found.len() == 1 && found[0].contains("4 GiB at most"), "{found:?}");
+        assert_eq!(hints(wasm, 4 << 30, end, line), [""; 0], "more can be allowed");
+        assert_eq!(hints(container, 5 << 30, end, line), [""; 0]);
+    }
+    assert_eq!(hints(wasm, 5 << 30, End::Exited(1), "ValueError"), [""; 0]);
 }
 
 #[test]
