@@ -125,7 +125,10 @@ impl Host<'_> {
         let mut hints = vec![];
         if matches!(code, Some(FaultCode::NotFound | FaultCode::NotExecutable)) {
             hints.extend(self.no_program());
-        } else if matches!(code, Some(FaultCode::PolicyDenied | FaultCode::BackendRefused)) {
+        } else if matches!(
+            code,
+            Some(FaultCode::PolicyDenied | FaultCode::BackendRefused | FaultCode::ProgramUnfit)
+        ) {
             hints.extend(self.option_after_the_script());
         } else if matches!(outcome.end, End::Exited(_)) {
             let ran_hosts = outcome.backend != Some(BackendName::Wasm);

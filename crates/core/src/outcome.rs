@@ -242,6 +242,8 @@ fault_codes! {
     NotFound = "not_found", Request, 127;
     /// The policy forbids the run, or can't be read.
     PolicyDenied = "policy_denied", Request, 125;
+    /// The backends that are there don't run such a program.
+    ProgramUnfit = "program_unfit", Request, 125;
 }
 
 /// Who is to blame.

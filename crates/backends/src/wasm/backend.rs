@@ -114,7 +114,7 @@ impl Wasm {
             return no("it has a Python of its own, not the one that was named".to_owned());
         }
         if let Some((why, fix)) = self.no_python() {
-            return Fit::No { why, fix: Some(fix) };
+            return Fit::NotYet { why, fix };
         }
         let templates = match self.templates() {
             Ok(templates) => templates,
@@ -231,9 +231,10 @@ impl Backend for Wasm {
     fn fit(&self, request: &Request, files: &Files) -> Fit {
         match &request.program {
             Program::Script(script) if script.lang == Lang::Python => self.fit_python(script, request, files),
-            Program::Script(script) => {
-                Fit::No { why: format!("it has no {}", script.lang.name()), fix: Some(ELSEWHERE.to_owned()) }
-            }
+            Program::Script(_) => Fit::No {
+                why: "it runs Python and `.wasm` files alone".to_owned(),
+                fix: Some(ELSEWHERE.to_owned()),
+            },
             Program::Command(argv) if is_module(argv.program()) => {
                 Fit::Yes { why: "it is WebAssembly, which can do nothing that it isn't given".into() }
             }

@@ -108,6 +108,9 @@ fn what_does_not_fit_is_refused_with_what_it_needs() {
     ] {
         let ran = run(&product, &data, &["-c", code]).exits(125);
         assert!(ran.stderr.contains(words) && ran.stderr.contains("--backend container"), "{ran:?}");
+        let outcome = run(&product, &data, &["--json", "-c", code]).exits(125).json();
+        assert_eq!((&outcome["blame"], &outcome["ran"]), (&json!("request"), &json!("no")), "{outcome}");
+        assert_eq!(outcome["error"]["code"], "program_unfit", "{outcome}");
     }
     let ran = run(&product, &data, &["--", "ls"]).exits(125);
     assert!(ran.stderr.contains("has no `ls`"), "{ran:?}");

