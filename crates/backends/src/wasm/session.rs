@@ -29,7 +29,7 @@ use super::setup::{self, Prepared, SetupError};
 use super::talk::{Answer, End, Talk};
 use super::templates::Templates;
 use super::weakened;
-use super::wire::{self, Kind, Preopen, ToWorker, Trap};
+use super::wire::{self, Kind, Preopen, ToWorker, Trap, UNREADABLE};
 use crate::container::{ContainerSession, Inside, Pipes, Streams};
 
 /// The longest source that is read out of a workspace, in bytes: what `run` takes of a file elsewhere.
@@ -211,8 +211,8 @@ impl WasmSession {
             let program = CString::new(program.name()).unwrap_or_default();
             return Err(BackendError::Exec { program, source: io::ErrorKind::ResourceBusy.into() });
         }
-        let wanted = self.wanted(program).await?;
-        self.employ(&wanted).await?;
+        let mut wanted = self.wanted(program).await?;
+        self.employ(&mut wanted).await?;
         let is_module = matches!(wanted.open.0, Code::Module(_));
         let Wanted { name, script, argv, .. } = wanted;
         let envp = variables(self.jail.environment(), environment);
@@ -278,21 +278,34 @@ impl WasmSession {
         Ok(())
     }
 
-    /// Sees that a worker has this open and can be given a program.
-    async fn employ(&mut self, wanted: &Wanted) -> Result<(), BackendError> {
+    /// Sees that a worker has this open and can be given a program. What was compiled of a module once may have been
+    /// damaged since: then it is made anew.
+    async fn employ(&mut self, wanted: &mut Wanted) -> Result<(), BackendError> {
+        let mut opened = self.open(wanted).await;
+        let Code::Module(path) = &wanted.open.0 else { return opened };
+        if matches!(&opened, Err(BackendError::Host { source, .. }) if source.to_string().starts_with(UNREADABLE))
+        {
+            let _ = std::fs::remove_file(path); // somebody else may have come upon it too
+            let Prepared { module, kind } = self.prepared(&wanted.name).await?;
+            wanted.open = (Code::Module(module), kind);
+            opened = self.open(wanted).await;
+        }
+        match opened {
+            // A module can be wrong in itself; a template is ours.
+            Err(BackendError::Host { source, .. }) => Err(unfit(&wanted.name, source.to_string())),
+            other => other,
+        }
+    }
+
+    /// Has a worker open what is wanted.
+    async fn open(&mut self, wanted: &Wanted) -> Result<(), BackendError> {
         let fits = |worker: &Worker| worker.code == wanted.open.0 && !worker.talk.is_spoiled();
         if !self.worker.as_ref().is_some_and(fits) {
             self.dismiss().await?;
             let (code, kind) = wanted.open.clone();
             self.hire(code, kind).await?;
         }
-        match self.settle_in().await {
-            // A module can be wrong in itself; a template is ours.
-            Err(BackendError::Host { source, .. }) if matches!(wanted.open.0, Code::Module(_)) => {
-                Err(unfit(&wanted.name, source.to_string()))
-            }
-            result => result,
-        }
+        self.settle_in().await
     }
 
     /// Starts a worker and tells it what to open.
@@ -604,7 +617,7 @@ const ADVICE: [(&[&str], &str); 6] = [
     (
         &["it imports what"],
         "a module can import WASI 0.1 (`wasi_snapshot_preview1`), a component WASI 0.2: build it for \
-         wasm32-wasip1 or wasm32-wasip2, and what else it imports into it",
+         wasm32-wasip1 or wasm32-wasip2, with what else it needs linked in",
     ),
     (&["`_start`"], "build it as a program, with a `main`, and not as a library"),
     (&["unexpected end", "out of bounds"], "it was cut short: copy it again, or build it anew"),

@@ -17,7 +17,7 @@ use super::streams::Stream;
 use crate::wasm::engine::words;
 use crate::wasm::prepared;
 use crate::wasm::whole::Whole;
-use crate::wasm::wire::{Kind, PYTHON_PREOPENS, Preopen, Script, Trap};
+use crate::wasm::wire::{Kind, PYTHON_PREOPENS, Preopen, Script, Trap, UNREADABLE};
 
 /// A program that is open, and what each run of it may have.
 pub(super) struct Program {
@@ -219,7 +219,7 @@ fn unstarted(error: impl Into<wasmtime::Error>) -> Refusal {
 }
 
 fn component(engine: &Engine, path: &Path) -> Result<CommandPre<Component>, Refusal> {
-    let component = prepared::load_component(engine, path).map_err(refused("open the prepared file"))?;
+    let component = prepared::load_component(engine, path).map_err(refused(UNREADABLE))?;
     let mut linker = wasmtime::component::Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_sync(&mut linker).map_err(unlinked)?;
     let pre = linker.instantiate_pre(&component).map_err(unlinked)?;
@@ -227,7 +227,7 @@ fn component(engine: &Engine, path: &Path) -> Result<CommandPre<Component>, Refu
 }
 
 fn module(engine: &Engine, path: &Path) -> Result<Module, Refusal> {
-    prepared::load_module(engine, path).map_err(refused("open the prepared file"))
+    prepared::load_module(engine, path).map_err(refused(UNREADABLE))
 }
 
 fn python(engine: &Engine, code: &Path, image: &Path, memory_bytes: u64) -> Result<Whole<Core>, Refusal> {
