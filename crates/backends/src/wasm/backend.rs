@@ -46,6 +46,10 @@ pub struct WorkerProgram {
 /// What brings a Python.
 const SETUP: &str = "run `cofferdam setup python` once (a minute or two; or `cofferdam run --setup`)";
 
+/// What mends a folder that is there and can't be used.
+const UNUSABLE: &str = "give that to yourself alone and make it readable (chown, chmod 700), or set COFFERDAM_DATA to \
+                        another folder and run `cofferdam setup python`";
+
 /// The most of a script in a workspace that is looked at, in bytes.
 const LOOK_BYTES: u64 = 1 << 20;
 
@@ -61,13 +65,13 @@ impl Wasm {
     #[must_use]
     pub fn no_python(&self) -> Option<(String, String)> {
         let nothing = |why: &str| Some((why.to_owned(), SETUP.to_owned()));
-        if self.templates.get().is_none() && !self.prepared.exists() {
+        if self.templates.get().is_none() && matches!(self.prepared.try_exists(), Ok(false)) {
             return nothing("no Python is prepared for it"); // looking makes no folder
         }
         match self.templates() {
             Ok(templates) if !templates.is_empty() => None,
             Ok(_) => nothing("no Python is prepared for it, or not for this version and this processor"),
-            Err(why) => Some((why.clone(), format!("see to that, then {SETUP}"))),
+            Err(why) => Some((format!("what was prepared can't be used: {why}"), UNUSABLE.to_owned())),
         }
     }
 

@@ -137,9 +137,10 @@ fn make(args: &PythonArgs, folder: &Path) -> Result<(), Failure> {
 
 /// Says which templates are ready.
 fn list(folder: &Path) -> Result<(), Failure> {
-    // A look makes nothing.
-    let templates = if folder.exists() {
-        setup::all(&Folder::open(folder).map_err(failed)?).map_err(failed)?
+    // A look makes nothing. Where it isn't known whether there is something, it is looked, and said why not.
+    let templates = if folder.try_exists().unwrap_or(true) {
+        let found = Folder::open(folder).and_then(|folder| setup::all(&folder));
+        found.map_err(|error| Failure { message: report::chain(&error), ..failed(error) })?
     } else {
         vec![]
     };
@@ -158,7 +159,7 @@ fn list(folder: &Path) -> Result<(), Failure> {
 /// Removes what is there of a name.
 fn remove(name: &str, folder: &Path, quiet: bool) -> Result<(), Failure> {
     let mut progress = Progress::new(quiet);
-    let removed = folder.exists() && {
+    let removed = folder.try_exists().unwrap_or(true) && {
         let folder = Folder::open(folder).map_err(failed)?;
         setup::forget(&folder, name, || progress.step(&Step::Wait)).map_err(failed)?
     };
@@ -262,6 +263,11 @@ pub(super) fn slow_import(
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
 fn failed(error: SetupError) -> Failure {
     let fix = match &error {
+        SetupError::Files { action: "read", source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            "make it readable for yourself (chmod), or name another: a file with --from, the folder with COFFERDAM_DATA"
+        }
         SetupError::Files { action: "read", .. } => "name a file that is there, and that you can read",
         SetupError::Files { .. } => "make room there, or set COFFERDAM_DATA to a folder that has it",
         SetupError::Untrusted { .. } => {
