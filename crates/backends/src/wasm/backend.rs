@@ -170,6 +170,28 @@ fn source<'a>(script: &'a Script, files: &Files) -> Cow<'a, [u8]> {
     Cow::Owned(files.workspace.as_ref().and_then(read).unwrap_or_default())
 }
 
+/// What no program of WebAssembly has here, why, and what to do.
+const OWN_GAPS: [(Capability, &str, &str); 7] = [
+    (Capability::Egress, NO_NETWORK, NO_RULES),
+    (Capability::EgressHttp, NO_NETWORK, NO_RULES),
+    (Capability::EgressTcp, NO_NETWORK, NO_RULES),
+    (Capability::Dns, NO_NETWORK, NO_RULES),
+    (Capability::DenialsUnlistedPort, NO_NETWORK, NO_RULES),
+    (
+        Capability::SeparateKernel,
+        "a program makes no system call, but the worker that runs it shares the host's kernel",
+        "no backend of this version has a kernel of its own: don't require it, or wait for microVMs",
+    ),
+    (
+        Capability::Tty,
+        "WebAssembly has no terminals",
+        "run without -t, or in a container: --backend container --profile internal",
+    ),
+];
+
+const NO_NETWORK: &str = "WebAssembly has no network in this version";
+const NO_RULES: &str = "remove the network rules";
+
 /// What a file of a workspace begins with.
 fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {
     use std::io::Read as _;
@@ -204,12 +226,11 @@ impl Backend for Wasm {
             if jail.enforced().is_empty() {
                 return jail.clone();
             }
+            // Its own words, where a container's would speak of something else.
             let offers = jail.clone().with([Capability::NoAmbientAuthority]);
-            offers.without(
-                Capability::Tty,
-                "WebAssembly has no terminals",
-                "run without -t, or in a container: --backend container --profile internal",
-            )
+            OWN_GAPS
+                .into_iter()
+                .fold(offers, |offers, (capability, why, fix)| offers.without(capability, why, fix))
         })
     }
 
@@ -217,10 +238,9 @@ impl Backend for Wasm {
         let gaps = self.container.gaps(grant).into_iter();
         let mut gaps: Vec<_> =
             gaps.filter(|gap| !self.offers().enforced().contains(&gap.capability)).collect();
-        let tty =
-            self.offers().missing(grant.asks()).into_iter().filter(|gap| gap.capability == Capability::Tty);
-        gaps.retain(|gap| gap.capability != Capability::Tty);
-        gaps.extend(tty);
+        let is_own = |gap: &Gap| OWN_GAPS.iter().any(|(capability, ..)| *capability == gap.capability);
+        gaps.retain(|gap| !is_own(gap));
+        gaps.extend(self.offers().missing(grant.asks()).into_iter().filter(is_own));
         gaps
     }
 

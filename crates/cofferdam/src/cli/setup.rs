@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use cofferdam_backends::wasm::Wasm;
-use cofferdam_backends::wasm::setup::{self, Folder, Recipe, SetupError, Step};
+use cofferdam_backends::wasm::setup::{self, Folder, Kept, Recipe, SetupError, Step};
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome};
 use cofferdam_core::policy::{BackendName, Policy};
 use cofferdam_core::request::{Program, Request};
@@ -138,22 +138,54 @@ fn make(args: &PythonArgs, folder: &Path) -> Result<(), Failure> {
 /// Says which templates are ready.
 fn list(folder: &Path) -> Result<(), Failure> {
     // A look makes nothing. Where it isn't known whether there is something, it is looked, and said why not.
-    let templates = if folder.try_exists().unwrap_or(true) {
-        let found = Folder::open(folder).and_then(|folder| setup::all(&folder));
+    let (templates, code_bytes) = if folder.try_exists().unwrap_or(true) {
+        let found = Folder::open(folder);
+        let found = found.and_then(|folder| Ok((setup::kept(&folder)?, setup::code_bytes(&folder)?)));
         found.map_err(|error| Failure { message: report::chain(&error), ..failed(error) })?
     } else {
-        vec![]
+        (vec![], None)
     };
     let mut lines = String::new();
     for template in &templates {
-        let (megabytes, modules) = (megabytes(&template.image), template.preload.len());
-        lines += &format!("{}  {megabytes} MB, {modules} modules imported\n", template.name);
+        let (name, megabytes, modules) = (&template.name, template.bytes >> 20, template.preload.len());
+        lines += &match template.ready {
+            true => format!("{name}  {megabytes} MB, {modules} modules imported\n"),
+            false => format!("{name}  out of date or damaged: `{}`\n", remake(template)),
+        };
     }
-    if let Some(template) = templates.first() {
-        lines += &format!("their code  {} MB, in {}\n", megabytes(&template.module), folder.display());
+    if let Some(bytes) = code_bytes.filter(|_| !templates.is_empty()) {
+        lines += &format!("their code  {} MB, in {}\n", bytes >> 20, folder.display());
     }
     let lines = if lines.is_empty() { "nothing is ready: `cofferdam setup python`\n" } else { &lines };
     io::stdout().lock().write_all(lines.as_bytes()).map_err(|error| Failure::of(&error))
+}
+
+/// The command that makes a template anew.
+pub(super) fn remake(kept: &Kept) -> String {
+    let Kept { name, preload, asked, .. } = kept;
+    let mut command = "cofferdam setup python".to_owned();
+    if name != "python" {
+        command += &format!(" --template {name}");
+    }
+    if *preload != usual_preload(name) {
+        command += &format!(" --preload {}", preload.join(","));
+    }
+    for package in asked {
+        // Of a file nothing is known but its hash.
+        let is_hash = package.len() == 64 && package.bytes().all(|byte| byte.is_ascii_hexdigit());
+        command += &format!(" --with {}", if is_hash { "WHEEL" } else { package });
+    }
+    command
+}
+
+/// What a template has loaded, in words.
+pub(super) fn loaded(preload: &[String]) -> String {
+    let usual: Vec<_> = USUAL.split_whitespace().collect();
+    let has_usual = usual.iter().all(|name| preload.iter().any(|module| module == name));
+    let rest = preload.iter().map(String::as_str).filter(|name| !has_usual || !usual.contains(name));
+    let first = has_usual.then_some("what scripts use of the standard library");
+    let all: Vec<_> = first.into_iter().chain(rest).collect();
+    if all.is_empty() { "nothing besides Python".to_owned() } else { all.join(", ") }
 }
 
 /// Removes what is there of a name.
@@ -460,6 +492,34 @@ fn agreed(wasm: &Wasm) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_template_is_made_anew_by_what_made_it() {
+        let kept = |name: &str, preload: Vec<String>, asked: &[&str]| Kept {
+            name: name.to_owned(),
+            preload,
+            asked: asked.iter().map(|&name| name.to_owned()).collect(),
+            made: std::time::SystemTime::UNIX_EPOCH,
+            bytes: 0,
+            ready: false,
+        };
+        let remake = |name, preload, asked: &[&str]| remake(&kept(name, preload, asked));
+        assert_eq!(remake("python", usual_preload("python"), &[]), "cofferdam setup python");
+        let science = usual_preload(SCIENCE_TEMPLATE);
+        assert_eq!(
+            remake(SCIENCE_TEMPLATE, science.clone(), &[]),
+            "cofferdam setup python --template python:science"
+        );
+        let own = vec!["json".to_owned(), "requests".to_owned()];
+        assert_eq!(
+            remake("mine", own.clone(), &["requests", &"0f".repeat(32)]),
+            "cofferdam setup python --template mine --preload json,requests --with requests --with WHEEL"
+        );
+        assert_eq!(loaded(&own), "json, requests");
+        assert_eq!(loaded(&[]), "nothing besides Python");
+        let said = loaded(&science);
+        assert_eq!(said, "what scripts use of the standard library, numpy, pandas, matplotlib.pyplot");
+    }
 
     #[test]
     fn what_takes_long_is_said_to_go_on_until_it_ends() {

@@ -104,6 +104,16 @@ pub(super) struct Description {
     pub(super) memory_bytes: u64,
 }
 
+/// What any version writes about a template.
+#[derive(Debug, Deserialize)]
+pub(super) struct Outline {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) preload: Vec<String>,
+    #[serde(default)]
+    pub(super) asked: Vec<String>,
+}
+
 /// What is written about Python's code.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -218,6 +228,22 @@ impl Folder {
             }
         }
         found.sort_by_key(|described| std::cmp::Reverse(described.made));
+        Ok(found)
+    }
+
+    /// What is written about each template, by whatever version, and where its image would be; that of the latest
+    /// first.
+    pub(super) fn outlines(&self) -> Result<Vec<(Outline, PathBuf, SystemTime)>, SetupError> {
+        let mut found = vec![];
+        for name in self.names()? {
+            let Some(stem) = name.strip_suffix(".json").filter(|stem| stem.starts_with(PYTHON)) else {
+                continue;
+            };
+            if let Some(Described { says, made, .. }) = self.description::<Outline>(&name)? {
+                found.push((says, self.path.join(format!("{stem}.cwasm")), made));
+            }
+        }
+        found.sort_by_key(|(_, _, made)| std::cmp::Reverse(*made));
         Ok(found)
     }
 

@@ -15,13 +15,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use zip::result::ZipError;
 
 use wasmtime::Engine;
 
 use self::folder::{
-    Alone, Code, CodeDescription, Described, Description, Sum, code_stem, module_name, python_stem,
+    Alone, Code, CodeDescription, Described, Description, Outline, Sum, code_stem, module_name, python_stem,
 };
 pub use self::folder::{Folder, Template};
 use self::snapshot::{Folders, Snapshot};
@@ -357,6 +358,51 @@ pub fn all(folder: &Folder) -> Result<Vec<Template>, SetupError> {
         }
     }
     Ok(found)
+}
+
+/// A template that lies in the folder, ready or not.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Its name.
+    pub name: String,
+    /// The modules that it was to import.
+    pub preload: Vec<String>,
+    /// The packages that were asked for: names, and hashes of files.
+    pub asked: Vec<String>,
+    /// When it was made.
+    pub made: SystemTime,
+    /// What its image takes of the disk, in bytes.
+    pub bytes: u64,
+    /// Whether programs run in it: it was made for this engine, this processor and this prelude, and is whole.
+    pub ready: bool,
+}
+
+/// Every template that lies in the folder, by name: of each name the one that is ready, or else the latest.
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn kept(folder: &Folder) -> Result<Vec<Kept>, SetupError> {
+    let ready: Vec<_> = all(folder)?.into_iter().map(|template| template.image).collect();
+    let describe = |(Outline { name, preload, asked }, image, made): (Outline, PathBuf, SystemTime)| {
+        let bytes = fs::metadata(&image).map_or(0, |found| found.len());
+        Kept { name, preload, asked, made, bytes, ready: ready.contains(&image) }
+    };
+    let mut kept: Vec<_> = folder.outlines()?.into_iter().map(describe).collect();
+    kept.sort_by(|one, other| (&one.name, !one.ready).cmp(&(&other.name, !other.ready))); // the latest stays first
+    kept.dedup_by(|later, first| later.name == first.name);
+    Ok(kept)
+}
+
+/// What Python's code takes of the disk, in bytes; none where it isn't ready.
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn code_bytes(folder: &Folder) -> Result<Option<u64>, SetupError> {
+    let engine = engine::for_preparing().map_err(of_engine)?;
+    let code = folder.code(&fingerprint::of_code(&engine))?;
+    Ok(code.and_then(|code| Some(fs::metadata(code.code).ok()?.len())))
 }
 
 /// The template of a recipe, if just that is ready and whole: its files are what they were when they were made.
