@@ -149,12 +149,12 @@ impl Backend for Container {
                 Fit::Yes { why: "it runs the interpreter that was named".into() }
             }
             Program::Command(_) => Fit::Yes { why: "it runs any Linux program".into() },
-            Program::Script(script) if !interpreter_path(script.lang).exists() => Fit::No {
+            Program::Script(script) if !interpreter_path(script.lang).exists() => Fit::NotYet {
                 why: format!(
                     "there is no {} on this host, whose /usr a container shows",
                     interpreter_path(script.lang).display()
                 ),
-                fix: None,
+                fix: "install it, or name another interpreter after --".to_owned(),
             },
             Program::Script(_) => Fit::Yes { why: "it runs the host's own interpreters".into() },
         }

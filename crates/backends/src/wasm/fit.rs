@@ -26,8 +26,10 @@ pub(super) enum WayOut {
     Elsewhere,
     /// A Python with this package in it, or the folder that it is in.
     Module(String),
-    /// Nobody yet: it is the network.
+    /// Nobody yet: it is the network. Only a loopback is to be had.
     Nowhere,
+    /// A boundary with a terminal.
+    Terminal,
 }
 
 /// Names whose import alone says that a program won't run, and why.
@@ -42,8 +44,8 @@ const MODULES: [(&str, &str); 13] = [
     ("resource", "asks the kernel for what WebAssembly doesn't have"),
     ("socketserver", SERVES),
     ("subprocess", PROCESSES),
-    ("termios", "drives a terminal"),
-    ("tty", "drives a terminal"),
+    ("termios", TERMINAL),
+    ("tty", TERMINAL),
     ("xmlrpc.server", SERVES),
 ];
 
@@ -51,6 +53,7 @@ const PROCESSES: &str = "starts processes";
 const THREADS: &str = "starts threads";
 const SERVES: &str = "serves connections";
 const CONNECTS: &str = "opens sockets";
+const TERMINAL: &str = "drives a terminal";
 const USERS: &str = "asks who it runs as";
 const SIGNALS: &str = "waits for signals";
 
@@ -114,8 +117,11 @@ impl Found {
     /// The first thing that it does and that can't be done.
     fn deed(&self) -> Option<Misfit> {
         let (name, deed, line) = self.deeds.first()?;
-        let of_the_network = [CONNECTS, SERVES].contains(deed);
-        let way_out = if of_the_network { WayOut::Nowhere } else { WayOut::Elsewhere };
+        let way_out = match *deed {
+            CONNECTS | SERVES => WayOut::Nowhere,
+            TERMINAL => WayOut::Terminal,
+            _ => WayOut::Elsewhere,
+        };
         Some(Misfit { needs: format!("{deed} (`{name}`, line {line})"), way_out })
     }
 }
@@ -157,10 +163,9 @@ pub(super) fn deed(source: &[u8]) -> Option<String> {
     look(&String::from_utf8_lossy(source)).deed().map(|misfit| misfit.needs)
 }
 
-/// The first names of the modules that a script imports.
+/// The modules that a script imports, by the names that it imports them by.
 pub(super) fn imports(source: &[u8]) -> BTreeSet<String> {
-    let found = look(&String::from_utf8_lossy(source));
-    found.imports.keys().filter_map(|module| Some(module.split('.').next()?.to_owned())).collect()
+    look(&String::from_utf8_lossy(source)).imports.into_keys().collect()
 }
 
 /// Reads a script.
@@ -559,6 +564,15 @@ mod tests {
             misfit("\n\nimport json\nimport requests.auth\nimport zzz"),
             "imports `requests.auth` (line 4), which the prepared Python doesn't have"
         );
+        for (source, way_out) in [
+            ("import subprocess", WayOut::Elsewhere),
+            ("import socket\nsocket.socket()", WayOut::Nowhere),
+            ("import http.server", WayOut::Nowhere),
+            ("import termios", WayOut::Terminal),
+            ("import zzz.a", WayOut::Module("zzz".to_owned())),
+        ] {
+            assert_eq!(fits(source).unwrap_err().way_out, way_out, "{source}");
+        }
         assert_eq!(misfit("import json\nimport subprocess"), "starts processes (`subprocess`, line 2)");
         assert_eq!(misfit("import os\nx = 1\nos.fork()"), "starts processes (`os.fork`, line 3)");
         assert_eq!(

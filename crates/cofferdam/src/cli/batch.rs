@@ -67,8 +67,8 @@ pub(super) struct BatchArgs {
 const EXAMPLES: &str = r#"A job is one line of JSON, answered by its Outcome on one line, in the same order:
   {"id":"1","code":"import sys; print(sys.argv[1:])","args":["a","b"]}
   {"id":"2","argv":["wc","-l","data.csv"],"files":{"data.csv":"a\n"},"timeout":"2s"}
-`cofferdam schema job` and `cofferdam schema outcome` describe both. A job's own `policy` and `timeout`
-can only narrow what these options grant. A line that is no job is answered too.
+`cofferdam schema job` and `cofferdam schema outcome` describe both. A job's own `policy` and
+`timeout` can only narrow what these options grant. A line that is no job is answered too.
 
 Exit codes: 0 every line was answered, however its job ended; 125 the batch itself failed; 130
 cancelled; 141 nobody read the answers."#;

