@@ -28,7 +28,7 @@ use cofferdam_sys::{fd, process};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::fingerprint::sha256;
+use super::digest::sha256;
 use super::{SetupError, at};
 
 /// Permissions of anybody but the owner to write.

@@ -5,6 +5,7 @@
 //! Python that has started, which takes seconds ([`split`]). Nothing is fetched here, and nothing here is called
 //! unasked.
 
+mod digest;
 mod fingerprint;
 mod folder;
 mod snapshot;
@@ -423,7 +424,7 @@ pub fn ready(folder: &Folder, recipe: &Recipe) -> Result<Option<Template>, Setup
     let sums = folder.sums(&fingerprint::of_code(&engine))?;
     let files = sums.into_iter().chain([(template.image.clone(), image)]);
     for (path, sha256) in files {
-        if fingerprint::sha256(&fs::read(&path).map_err(at("read", &path))?) != sha256 {
+        if digest::sha256(&fs::read(&path).map_err(at("read", &path))?) != sha256 {
             return Ok(None);
         }
     }
@@ -472,7 +473,7 @@ pub fn forget(folder: &Folder, name: &str, waiting: impl FnOnce()) -> Result<boo
 ///
 /// [`SetupError::Files`] if it can't be read.
 pub fn hash(path: &Path) -> Result<String, SetupError> {
-    Ok(fingerprint::sha256(&wheel::read(path)?))
+    Ok(digest::sha256(&wheel::read(path)?))
 }
 
 /// What is known about a module before it is compiled.

