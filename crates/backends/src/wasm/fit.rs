@@ -33,7 +33,7 @@ pub(super) enum WayOut {
 }
 
 /// Names whose import alone says that a program won't run, and why.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 12] = [
     ("_posixsubprocess", PROCESSES),
     ("ctypes", "calls machine code"),
     ("fcntl", "asks the kernel for what WebAssembly doesn't have"),
@@ -43,7 +43,6 @@ const MODULES: [(&str, &str); 13] = [
     ("pty", PROCESSES),
     ("resource", "asks the kernel for what WebAssembly doesn't have"),
     ("socketserver", SERVES),
-    ("subprocess", PROCESSES),
     ("termios", TERMINAL),
     ("tty", TERMINAL),
     ("xmlrpc.server", SERVES),
@@ -59,7 +58,7 @@ const SIGNALS: &str = "waits for signals";
 
 /// Names in modules that say the same; those modules are fine without them. One that ends in `*` stands for
 /// all that begin with it.
-const MEMBERS: [(&str, &str, &str); 37] = [
+const MEMBERS: [(&str, &str, &str); 44] = [
     ("_thread", "start_new_thread", THREADS),
     ("_thread", "start_joinable_thread", THREADS),
     ("asyncio", "create_subprocess_*", PROCESSES),
@@ -95,6 +94,13 @@ const MEMBERS: [(&str, &str, &str); 37] = [
     ("socket", "fromfd", CONNECTS),
     ("socket", "socket", CONNECTS),
     ("socket", "socketpair", CONNECTS),
+    ("subprocess", "Popen", PROCESSES),
+    ("subprocess", "call", PROCESSES),
+    ("subprocess", "check_call", PROCESSES),
+    ("subprocess", "check_output", PROCESSES),
+    ("subprocess", "getoutput", PROCESSES),
+    ("subprocess", "getstatusoutput", PROCESSES),
+    ("subprocess", "run", PROCESSES),
     ("threading", "Thread", THREADS),
     ("threading", "Timer", THREADS),
 ];
@@ -498,8 +504,8 @@ mod tests {
     #[test]
     fn what_webassembly_cannot_do_has_its_words() {
         for (source, expected) in [
-            ("import subprocess", PROCESSES),
-            ("import subprocess as sp", PROCESSES),
+            ("import subprocess\nsubprocess.run(['ls'])", PROCESSES),
+            ("import subprocess as sp\nsp.Popen('ls')", PROCESSES),
             ("from subprocess import run", PROCESSES),
             ("import os\nos.system('ls')", PROCESSES),
             ("import os as o\no.fork()", PROCESSES),
@@ -526,7 +532,7 @@ mod tests {
             ("from http import server", SERVES),
             ("import ctypes.util", "calls machine code"),
             ("import signal\nsignal.alarm(1)", SIGNALS),
-            ("m = __import__('subprocess')", PROCESSES),
+            ("m = __import__('multiprocessing')", PROCESSES),
         ] {
             assert_eq!(deed(source), Some(expected), "{source}");
         }
@@ -544,7 +550,8 @@ mod tests {
             "import signal\nsignal.SIGINT",
             "import concurrent.futures\nconcurrent.futures.Future()",
             "# os.system\n'subprocess'",
-            "try:\n    import subprocess\nexcept ImportError:\n    subprocess = None",
+            "import subprocess\nprint(subprocess.PIPE)",
+            "try:\n    import pty\nexcept ImportError:\n    pty = None",
             "system('ls')",
             "from http import HTTPStatus",
         ] {
@@ -565,7 +572,7 @@ mod tests {
             "imports `requests.auth` (line 4), which the prepared Python doesn't have"
         );
         for (source, way_out) in [
-            ("import subprocess", WayOut::Elsewhere),
+            ("from subprocess import run", WayOut::Elsewhere),
             ("import socket\nsocket.socket()", WayOut::Nowhere),
             ("import http.server", WayOut::Nowhere),
             ("import termios", WayOut::Terminal),
@@ -573,7 +580,7 @@ mod tests {
         ] {
             assert_eq!(fits(source).unwrap_err().way_out, way_out, "{source}");
         }
-        assert_eq!(misfit("import json\nimport subprocess"), "starts processes (`subprocess`, line 2)");
+        assert_eq!(misfit("import json\nimport pty"), "starts processes (`pty`, line 2)");
         assert_eq!(misfit("import os\nx = 1\nos.fork()"), "starts processes (`os.fork`, line 3)");
         assert_eq!(
             misfit("import sys\nprint(sys.path)\nimport zzz"),

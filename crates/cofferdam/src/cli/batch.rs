@@ -33,7 +33,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::REFUSED;
 use super::options::{Judged, Options, Unprepared};
-use super::run::{OUTPUT_CLOSED, absolute, new_run};
+use super::run::{OUTPUT_CLOSED, absolute, is_short, new_run, slow_import};
 use crate::artifacts;
 use crate::console::{Kept, Signals};
 use crate::files::{Loaded, narrow, value};
@@ -88,6 +88,7 @@ fn jobs(text: &str) -> Result<usize, String> {
 struct Batch {
     engine: Engine,
     pool: Pool,
+    state: PathBuf,
     policy: Policy,
     hash: PolicyHash,
     /// The same for what jobs narrow.
@@ -154,6 +155,7 @@ fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
         let batch = Batch {
             pool: Pool::new(policy.clone(), usual(), args.jobs.min(MOST_PARKED), Box::new(new_run)),
             engine,
+            state,
             granted: Loaded { layer: policy.as_layer(), rest },
             hash: policy_hash(&policy),
             policy,
@@ -393,7 +395,10 @@ impl Batch {
         let asked = Asked::of_job(&request.program, &policy);
         let streams = JobStreams::new(stdin, self.told.clone());
         let keep = keeper.as_mut().map(|keeper| keeper as &mut dyn Keep);
-        let outcome = self.engine.run_pooled(&self.pool, &run, request, grant, &streams, keep).await;
+        let program = Some(&request.program).filter(|program| is_short(program)).cloned();
+        let mut outcome = self.engine.run_pooled(&self.pool, &run, request, grant, &streams, keep).await;
+        let slow = program.and_then(|program| slow_import(&outcome, &program, &policy, &self.state));
+        outcome.hints.extend(slow);
         advised(id, outcome, streams.into_kept(), &asked)
     }
 

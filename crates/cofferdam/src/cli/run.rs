@@ -166,16 +166,16 @@ pub(super) use super::setup::see_to as set_up_for;
 
 /// What would have made a run quicker.
 #[cfg(feature = "wasm")]
-use super::setup::slow_import;
+pub(super) use super::setup::slow_import;
 
 /// There is nothing that would.
 #[cfg(not(feature = "wasm"))]
-fn slow_import(_: &Outcome, _: &Program, _: &Policy, _: &Path) -> Option<String> {
+pub(super) fn slow_import(_: &Outcome, _: &Program, _: &Policy, _: &Path) -> Option<String> {
     None
 }
 
 /// Whether a program is kept to be looked at after its run.
-fn is_short(program: &Program) -> bool {
+pub(super) fn is_short(program: &Program) -> bool {
     const BYTES: usize = 1 << 20;
     matches!(program, Program::Script(script) if script.source.len() <= BYTES)
 }

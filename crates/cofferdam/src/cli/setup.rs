@@ -3,6 +3,7 @@
 
 mod fetch;
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -258,10 +259,13 @@ fn packages(
     Ok(wheels)
 }
 
-/// What a script may take that has nothing of [`SCIENCE`] to import: nobody asks why.
+/// What takes a second or more to import, and isn't in [`SCIENCE`].
+const HEAVY: &str = "scipy seaborn sklearn";
+
+/// What a script may take that has nothing of those to import: nobody asks why.
 const QUICK: Duration = Duration::from_millis(500);
 
-/// What to say of a run that had to import what a template of a known name has loaded, and that isn't prepared.
+/// What to say of a run that had to import what a template could have loaded, and none that is prepared has.
 pub(super) fn slow_import(
     outcome: &Outcome,
     program: &Program,
@@ -272,21 +276,28 @@ pub(super) fn slow_import(
         return None; // nothing is looked at for the sake of these
     }
     let wasm = host::wasm(state);
-    let first = |module: &str| module.split('.').next().unwrap_or_default().to_owned();
-    let mut names: Vec<_> = wasm
-        .waits_for(program, &policy.files, policy.limits.memory_bytes)
-        .iter()
-        .map(|name| first(name))
-        .collect();
-    names.retain(|name| SCIENCE.split_whitespace().any(|module| first(module) == *name));
-    names.dedup();
-    // Where it is prepared, it wasn't taken since it needs more memory.
-    if names.is_empty() || wasm.ready().contains(&SCIENCE_TEMPLATE) {
-        return None;
-    }
+    let waited = wasm.waits_for(program, &policy.files, policy.limits.memory_bytes);
+    slow_import_of(&waited, &wasm.ready())
+}
+
+/// The same of what a run waited for, where templates of these names are ready.
+fn slow_import_of(waited: &BTreeSet<String>, ready: &[&str]) -> Option<String> {
+    let root = |module: &str| module.split('.').next().unwrap_or_default().to_owned();
+    let waited: BTreeSet<_> = waited.iter().map(|name| root(name)).collect();
+    let among =
+        |modules: &str| modules.split_whitespace().map(root).filter(|name| waited.contains(name)).collect();
+    let (science, heavy): (Vec<_>, Vec<_>) = (among(SCIENCE), among(HEAVY));
+    let setup = if !heavy.is_empty() {
+        let modules: Vec<_> = science.iter().chain(&heavy).map(String::as_str).collect();
+        format!("cofferdam setup python --template mine --preload {}", modules.join(","))
+    } else if science.is_empty() || ready.contains(&SCIENCE_TEMPLATE) {
+        return None; // where it is prepared, it wasn't taken since it needs more memory
+    } else {
+        format!("cofferdam setup python --template {SCIENCE_TEMPLATE}")
+    };
+    let names: Vec<_> = science.into_iter().chain(heavy).collect();
     Some(format!(
-        "each run takes a second or more to import {}: `cofferdam setup python --template {SCIENCE_TEMPLATE}` \
-         prepares, once, a Python that has done so",
+        "each run takes seconds to import {}: `{setup}` prepares, once, a Python that has done so",
         names.join(", ")
     ))
 }
@@ -492,6 +503,22 @@ fn agreed(wasm: &Wasm) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waited_for_an_import_is_told_what_would_have_it() {
+        let told = |names: &[&str], ready: &[&str]| {
+            slow_import_of(&names.iter().map(|name| (*name).to_owned()).collect(), ready)
+        };
+        assert_eq!(told(&["json", "csv"], &["python"]), None);
+        assert!(
+            told(&["pandas"], &["python"])
+                .unwrap()
+                .contains("import pandas: `cofferdam setup python --template python:science`")
+        );
+        assert_eq!(told(&["pandas"], &["python", "python:science"]), None);
+        let heavy = told(&["scipy.stats", "sklearn.svm", "numpy"], &["python", "python:science"]).unwrap();
+        assert!(heavy.contains("--template mine --preload numpy,scipy,sklearn"), "{heavy}");
+    }
 
     #[test]
     fn a_template_is_made_anew_by_what_made_it() {

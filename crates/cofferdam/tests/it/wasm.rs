@@ -103,7 +103,7 @@ fn what_does_not_fit_is_refused_with_what_it_needs() {
     needs_root!();
     let (product, data) = (product(), prepared!());
     for (code, words) in [
-        ("import subprocess", "starts processes (`subprocess`, line 1)"),
+        ("import subprocess\nsubprocess.run(['ls'])", "starts processes (`subprocess.run`, line 2)"),
         ("import json\nimport not_there", "imports `not_there` (line 2)"),
     ] {
         let ran = run(&product, &data, &["-c", code]).exits(125);
@@ -209,4 +209,24 @@ fn what_is_nested_deeply_is_freed_and_a_lack_of_memory_is_not_called_one_of_stac
     let outcomes = batch(&product, &data, &[json!({"code": nested}), json!({"code": endless})]);
     assert_eq!(text(&outcomes[0]), "freed\n", "{}", outcomes[0]);
     assert_eq!(outcomes[1]["end"], "out_of_memory", "{}", outcomes[1]);
+}
+
+#[test]
+fn a_database_that_was_handed_over_can_be_read_and_not_written() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    let make = "import sqlite3; db = sqlite3.connect('r.db'); db.execute('create table t (n)')
+db.execute('insert into t values (7)'); db.commit()";
+    let out = product.folder().join("made");
+    run(&product, &data, &["--out", out.to_str().unwrap(), "-c", make]).exits(0);
+    let read = "import sqlite3
+for name, uri in ('/inputs/r.db', False), ('file:/inputs/r.db?mode=ro', True), ('file:/inputs/r.db', True):
+    db = sqlite3.connect(name, uri=uri)
+    print(db.execute('select n from t').fetchone())
+    try: db.execute('insert into t values (8)')
+    except sqlite3.OperationalError as error: print(error)";
+    let file = out.join("files/r.db");
+    let file = if file.exists() { file } else { out.join("r.db") };
+    let ran = run(&product, &data, &["--in", file.to_str().unwrap(), "-c", read]).exits(0);
+    assert_eq!(ran.stdout, "(7,)\nattempt to write a readonly database\n".repeat(3), "{ran:?}");
 }

@@ -38,6 +38,7 @@ import tokenize
 import traceback
 import types
 import warnings
+import urllib.parse as _parse
 import weakref
 import _sitebuiltins
 import _socket
@@ -136,7 +137,34 @@ def _connect(database, *args, **kwargs):
     """`sqlite3.connect`, which makes those."""
     if len(args) < 5:
         kwargs.setdefault("factory", _Connection)  # the sixth of all, where it has no name
+    if len(args) < 7:
+        database, kwargs["uri"] = _without_lock(database, kwargs.get("uri", False))
     return _plain_connect(database, *args, **kwargs)
+
+
+def _without_lock(database, is_uri):
+    """A database as SQLite can open it: it locks a file by making another beside it, even to read it."""
+    try:
+        name = os.fsdecode(database)
+    except TypeError:
+        return database, is_uri  # SQLite's module says what is wrong with it
+    path = name.removeprefix("file:").partition("?")[0] if is_uri else name
+    if not _is_read_only(_parse.unquote(path) if is_uri else path):
+        return database, is_uri
+    if not is_uri:
+        return f"file:{_parse.quote(os.path.abspath(path))}?mode=ro&nolock=1", True
+    return f"{name}{'&' if '?' in name else '?'}nolock=1", True
+
+
+def _is_read_only(path):
+    """Whether a file is there and can't be written, as all of those that were handed over."""
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except (FileNotFoundError, IsADirectoryError, ValueError):
+        return False
+    except OSError:
+        return os.path.isfile(path)
+    return False
 
 
 def _install_random():

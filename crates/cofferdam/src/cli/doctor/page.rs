@@ -328,7 +328,7 @@ impl Page<'_> {
     fn fixes(&mut self, findings: &Findings) -> io::Result<()> {
         self.section("To do first")?;
         if findings.fixes.is_empty() {
-            return self.list(Mark::Yes, "nothing to mend for profile internal");
+            return self.list(Mark::Yes, "nothing has to be mended");
         }
         for (number, fix) in findings.fixes.iter().enumerate() {
             let text = format!("{} (for {})", fix.fix, fix.mends.join(", "));
