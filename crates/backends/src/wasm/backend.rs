@@ -50,9 +50,6 @@ const SETUP: &str = "run `cofferdam setup python` once (a minute or two; or `cof
 const UNUSABLE: &str = "give that to yourself alone and make it readable (chown, chmod 700), or set COFFERDAM_DATA to \
                         another folder and run `cofferdam setup python`";
 
-/// The most of a script in a workspace that is looked at, in bytes.
-const LOOK_BYTES: u64 = 1 << 20;
-
 impl Wasm {
     /// A backend whose workers are this program, in the jails of a container. `prepared` is the folder of what
     /// was prepared, which need not be there.
@@ -197,7 +194,7 @@ fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {
     use std::io::Read as _;
     let file = Beneath::open(workspace).ok()?.open_file(path.to_str()?).ok()?;
     let mut source = vec![];
-    file.take(LOOK_BYTES).read_to_end(&mut source).ok()?;
+    file.take(fit::LOOK_BYTES as u64).read_to_end(&mut source).ok()?;
     Some(source)
 }
 

@@ -6,6 +6,7 @@
 
 mod tokens;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokens::{Placed, Token, tokens};
@@ -143,7 +144,7 @@ pub(super) fn python(
     importable: &BTreeSet<String>,
     beside: &dyn Fn(&str) -> bool,
 ) -> Result<(), Misfit> {
-    let found = look(&String::from_utf8_lossy(source));
+    let found = look(&beginning(source));
     if let Some(misfit) = found.deed() {
         return Err(misfit);
     }
@@ -166,12 +167,25 @@ pub(super) fn python(
 
 /// What a script does that no WebAssembly does, if it does such a thing.
 pub(super) fn deed(source: &[u8]) -> Option<String> {
-    look(&String::from_utf8_lossy(source)).deed().map(|misfit| misfit.needs)
+    look(&beginning(source)).deed().map(|misfit| misfit.needs)
 }
 
 /// The modules that a script imports, by the names that it imports them by.
 pub(super) fn imports(source: &[u8]) -> BTreeSet<String> {
-    look(&String::from_utf8_lossy(source)).imports.into_keys().collect()
+    look(&beginning(source)).imports.into_keys().collect()
+}
+
+/// The most of a script that is looked at, in bytes: the look is the host's own time and memory, and what a script
+/// imports stands at its beginning.
+pub(super) const LOOK_BYTES: usize = 256 << 10;
+
+/// The longest name with dots that is taken for one of a module, in bytes: each part of a longer one would be compared
+/// with the whole before it.
+const NAME_BYTES: usize = 256;
+
+/// What is looked at of a script.
+fn beginning(source: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&source[..source.len().min(LOOK_BYTES)])
 }
 
 /// Reads a script.
@@ -186,8 +200,8 @@ fn look(source: &str) -> Found {
 struct Look<'a> {
     tokens: &'a [Placed],
     at: usize,
-    /// The indentation of blocks that are left out of account: what is tried, and what only a type checker
-    /// reads.
+    /// The indentation of blocks that are left out of account, each deeper than the one before: what is tried, and
+    /// what only a type checker reads.
     tries: Vec<usize>,
     /// Names and the modules that they stand for.
     aliases: BTreeMap<String, String>,
@@ -227,7 +241,7 @@ impl Look<'_> {
         let Some(placed) = self.placed().cloned() else { return false };
         let first = self.at == 0 || self.tokens[self.at - 1].token == Token::End;
         if first && placed.token != Token::End {
-            self.tries.retain(|indent| placed.indent > *indent);
+            while self.tries.pop_if(|indent| *indent >= placed.indent).is_some() {}
         }
         match &placed.token {
             Token::End => {
@@ -255,14 +269,21 @@ impl Look<'_> {
             "from" if begins => self.from(placed.line),
             "try" if begins => {
                 self.at += 1;
-                self.tries.push(placed.indent);
+                self.tries(placed.indent);
             }
             "if" if begins && self.is_for_type_checkers() => {
                 self.at += 1;
-                self.tries.push(placed.indent);
+                self.tries(placed.indent);
             }
             _ if self.at > 0 && self.tokens[self.at - 1].token == Token::Sign('.') => self.at += 1,
             _ => self.chain(placed.line),
+        }
+    }
+
+    /// Notes that a block of this indentation is left out of account.
+    fn tries(&mut self, indent: usize) {
+        if self.tries.last().is_none_or(|last| *last < indent) {
+            self.tries.push(indent);
         }
     }
 
@@ -276,8 +297,10 @@ impl Look<'_> {
         let mut path = self.name(0)?.to_owned();
         self.at += 1;
         while self.is_sign(0, '.') && self.name(1).is_some() {
-            path.push('.');
-            path.push_str(self.name(1).unwrap_or_default());
+            if path.len() < NAME_BYTES {
+                path.push('.');
+                path.push_str(self.name(1).unwrap_or_default());
+            }
             self.at += 2;
         }
         Some(path)
@@ -536,6 +559,25 @@ mod tests {
         ] {
             assert_eq!(deed(source), Some(expected), "{source}");
         }
+    }
+
+    #[test]
+    fn a_look_takes_no_longer_than_the_script_is_long() {
+        // Each took minutes where every block or every part was compared with all before it.
+        let n = 2 << 20;
+        let dots = format!("import os\nos{}", ".a".repeat(n));
+        for source in
+            ["try:".repeat(n), dots, format!("from {}a import a{}", "a.".repeat(n / 8), ", b".repeat(n / 8))]
+        {
+            let began = std::time::Instant::now();
+            assert_eq!(super::deed(source.as_bytes()), None);
+            assert!(began.elapsed() < std::time::Duration::from_secs(20), "{}", &source[..20]);
+        }
+        // What comes after a block that is tried isn't.
+        assert_eq!(
+            deed("try:\n    try: import pty\n    except E: pass\nexcept E: pass\nimport pty"),
+            Some(PROCESSES)
+        );
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(super) struct WasmSession {
 }
 
 /// What there was when the sandbox was opened or renewed.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     /// The state of what can be written, once it is set up.
     written: Option<TracesOfWriting>,
@@ -74,6 +74,8 @@ pub(super) struct Before {
     memory_bytes: u64,
     /// Whether the kernel's peak of memory may be an earlier run's.
     peak_is_old: bool,
+    /// Whether what an earlier program used has still to be told from what the next will.
+    is_of_another: bool,
 }
 
 /// A process that runs programs.
@@ -228,6 +230,8 @@ impl WasmSession {
             }
         };
         worker.last = Some(number);
+        self.count_anew()?;
+        let worker = self.worker.as_ref().ok_or(BackendError::Gone)?;
         let (talk, process) = (Arc::clone(&worker.talk), worker.number);
         let inside = Arc::clone(self.jail.inside());
         let streams = Streams::Pipes(Box::new(pipes));
@@ -368,15 +372,21 @@ impl WasmSession {
         if !self.is_alive() || self.is_more_inside() {
             return Ok(false);
         }
-        let cpu = self.cpu()?;
-        let group = &self.jail.inside().group;
-        self.before = Before {
-            written: Some(written),
-            cpu,
-            memory_bytes: group.memory_bytes().unwrap_or(0),
-            peak_is_old: !group.forget_memory_peak(),
-        };
-        Ok(group.oom_kills() == 0)
+        self.before = Before { written: Some(written), is_of_another: true, ..self.before };
+        Ok(self.jail.inside().group.oom_kills() == 0)
+    }
+
+    /// Counts from here what a program uses, where the worker has run another. Not before it has started: only then
+    /// has the worker wiped what that left.
+    fn count_anew(&mut self) -> Result<(), BackendError> {
+        if self.before.is_of_another {
+            let cpu = self.cpu()?;
+            let group = &self.jail.inside().group;
+            let (memory_bytes, peak_is_old) =
+                (group.memory_bytes().unwrap_or(0), !group.forget_memory_peak());
+            self.before = Before { cpu, memory_bytes, peak_is_old, is_of_another: false, ..self.before };
+        }
+        Ok(())
     }
 
     /// Processor time that the worker has used.

