@@ -101,6 +101,20 @@ pub(crate) fn of(outcome: &Outcome, asked: &Asked, tail: &[u8]) -> Vec<String> {
     hints
 }
 
+/// What was refused on its way out, and the flag that allows it. A connection says more than the question for its
+/// name that came before.
+fn denied(outcome: &Outcome, is_job: bool) -> Option<String> {
+    let all = || outcome.denials.counts().iter().map(|counted| &counted.denial);
+    let denial = all().find(|denial| denial.port.is_some()).or_else(|| all().next())?;
+    let start = if is_job { "start the batch with" } else { "add" };
+    Some(match &denial.needs {
+        Some(needs) => format!(
+            "it was refused {denial}: if it is to reach that, {start} {needs} (`cofferdam policy suggest` has all)"
+        ),
+        None => format!("it was refused {denial}, which no rule allows"),
+    })
+}
+
 /// What was asked for, and the host on which a name is looked up.
 struct Host<'a> {
     asked: &'a Asked,
@@ -126,7 +140,10 @@ impl Host<'_> {
             hints.extend(said::missing_module(text).and_then(|module| self.no_module(module)));
             hints.extend(said::missing_files(text).into_iter().filter_map(|name| self.no_file(&name)));
             hints.extend(said::denied_files(text).into_iter().filter_map(|name| self.not_yours(&name)));
-            hints.extend(said::no_network(text).then(|| self.no_network()).flatten());
+            match denied(outcome, self.asked.is_job) {
+                Some(denied) => hints.push(denied),
+                None => hints.extend(said::no_network(text).then(|| self.no_network()).flatten()),
+            }
             hints.extend(said::read_only(text).then(read_only));
         }
         let mut seen = std::collections::BTreeSet::new();
