@@ -12,6 +12,7 @@
 //! 8. [`artifact`]: what a program changed, and what of that may come out.
 //! 9. [`outcome`]: what happened, in the words that users script against.
 //! 10. [`audit`]: the events that are written before the things they record.
+//! 11. [`outlet`]: a sandbox's only way out, as those see it who open sandboxes.
 //!
 //! Beside them: [`weaken`], which is empty but in builds for tests.
 //!
@@ -28,6 +29,7 @@ pub mod egress;
 pub mod files;
 pub mod grant;
 pub mod outcome;
+pub mod outlet;
 pub mod policy;
 pub mod request;
 pub mod weaken;
