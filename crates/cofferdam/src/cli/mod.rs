@@ -98,6 +98,9 @@ enum Command {
         #[command(subcommand)]
         what: SetupCommand,
     },
+    /// Let out what sandboxes send, for the process that started this
+    #[command(hide = true)]
+    Egress,
     /// Run programs of WebAssembly for the host, inside a jail
     #[cfg(feature = "wasm")]
     #[command(hide = true)]
@@ -182,6 +185,9 @@ enum Schema {
 pub(crate) fn main() -> ExitCode {
     cofferdam_sys::process::settle_signals();
     let words: Vec<OsString> = std::env::args_os().collect();
+    if words.get(1).is_some_and(|word| word == PROXY) {
+        return ExitCode::from(cofferdam_egress::proxy::main()); // before there is a second thread, or a file open
+    }
     #[cfg(feature = "wasm")]
     if words.get(1).is_some_and(|word| word == WORKER) {
         return worker(); // before anything is looked at that a jail doesn't have
@@ -208,11 +214,15 @@ pub(crate) fn main() -> ExitCode {
         Command::Gc => with_output(gc::main),
         #[cfg(feature = "wasm")]
         Command::Setup { what: SetupCommand::Python(args) } => setup::python(&args),
+        Command::Egress => cofferdam_egress::proxy::main(),
         #[cfg(feature = "wasm")]
         Command::WasmWorker => return worker(),
     };
     ExitCode::from(code)
 }
+
+/// The subcommand of the proxy: `clap`'s name of [`Command::Egress`].
+pub(crate) const PROXY: &str = "egress";
 
 /// The subcommand of a worker: `clap`'s name of [`Command::WasmWorker`].
 #[cfg(feature = "wasm")]

@@ -63,7 +63,10 @@ fn denials_are_in_the_outcome_in_the_log_and_among_the_suggestions() {
     let outcome = outcome(&product, &net, &curl(&["--allow", "api.test"], "https://other.test/ok"));
     assert_eq!((&outcome["end"], &outcome["exit_code"]), (&json!("exited"), &json!(22)));
     let denials = outcome["denials"].as_array().unwrap();
-    assert!(denials.iter().any(|it| it["code"] == "host_not_allowed" && it["host"] == "other.test"), "{outcome}");
+    assert!(
+        denials.iter().any(|it| it["code"] == "host_not_allowed" && it["host"] == "other.test"),
+        "{outcome}"
+    );
     let log = product.call(["audit", "show", "last"]).exits(0).stdout;
     assert!(log.contains("egress.denied") || log.contains("dns.denied"), "{log}");
     let suggested = product.call(["policy", "suggest", "last"]).exits(0).stdout;
@@ -86,7 +89,9 @@ fn what_went_out_and_came_in_is_counted_and_recorded_before_it_goes() {
     needs_root!();
     let (product, net) = world!(product());
     let outcome = outcome(&product, &net, &curl(&["--allow", "http://api.test"], "http://api.test/ok"));
-    assert!(outcome["usage"]["bytes_out"].as_u64() > Some(0) && outcome["usage"]["bytes_in"].as_u64() > Some(0));
+    assert!(
+        outcome["usage"]["bytes_out"].as_u64() > Some(0) && outcome["usage"]["bytes_in"].as_u64() > Some(0)
+    );
     assert!(outcome["enforced"].as_array().unwrap().contains(&json!("egress-http")), "{outcome}");
     let log = product.call(["audit", "show", "last"]).exits(0).stdout;
     assert!(log.contains("egress.allowed") && log.contains("host=api.test"), "{log}");
@@ -125,7 +130,8 @@ fn an_ordinary_user_has_the_same_ways_out() {
 #[test]
 fn policies_are_explained_by_the_rules_that_runs_are_judged_by() {
     let product = product();
-    let file = product.file("p.toml", "version = 1\n[[network.allow]]\nhost = \"api.test\"\nmethods = [\"GET\"]\n");
+    let file =
+        product.file("p.toml", "version = 1\n[[network.allow]]\nhost = \"api.test\"\nmethods = [\"GET\"]\n");
     let explain = |args: &[&str]| {
         let named = ["policy", "explain", "--policy", file.to_str().unwrap()];
         product.call(named.iter().chain(args))

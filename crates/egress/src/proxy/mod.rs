@@ -78,9 +78,10 @@ fn serve(control: &UnixStream) -> Result<(), Failure> {
     let node = first_message(control)?;
     let user = node.user;
     let outside = Arc::new(Outside::new(node)?);
+    // Before it is confined: where somebody else in the program uses signals, the runtime makes sockets for them.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     jail::enter(user, &seccomp::proxy())?;
     send_frame(control, &FromProxy::Ready(VERSION).encode())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     runtime.block_on(async { obey(Link::new(control.try_clone()?)?, outside).await })
 }
 
