@@ -158,3 +158,37 @@ fn tls_within_a_connect_is_ended_and_judged_as_any_other() {
     let requests: Vec<_> = heard.lines().into_iter().filter(|line| line != "connected").collect();
     assert_eq!(requests, ["GET api.test/ok HTTP/2.0"; 2]);
 }
+
+#[test]
+fn another_protocol_is_spoken_over_tls_with_an_origin_that_would_speak_http2() {
+    in_the_world!();
+    let site = Site::new(&["api.test"]);
+    let heard = site.https("api.test", &["h2", "http/1.1"]);
+    let sandbox = site.plan(&["api.test"]).start();
+    let mut stream = tls(sandbox.connect("api.test", 443), "api.test", sandbox.outlet.authority());
+    assert_eq!(ask(&mut stream, &get("api.test", "/ok")).status(), 200);
+    let upgrade =
+        "GET /socket HTTP/1.1\r\nHost: api.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(ask(&mut stream, upgrade).status(), 101);
+    stream.write_all(b"\x81\x05hello").unwrap();
+    let mut echo = [0; 7];
+    stream.read_exact(&mut echo).unwrap();
+    assert_eq!(&echo, b"\x81\x05hello");
+    let requests: Vec<_> = heard.lines().into_iter().filter(|line| line != "connected").collect();
+    assert_eq!(requests, ["GET api.test/ok HTTP/2.0", "GET api.test/socket HTTP/1.1"]);
+}
+
+#[test]
+fn a_client_that_trusts_nobody_leaves_its_refusal_in_the_log() {
+    in_the_world!();
+    let site = Site::new(&[]);
+    let sandbox = site.plan(&["api.test"]).start();
+    let mut stream = tls(sandbox.connect("evil.test", 443), "evil.test", &site.root.pem);
+    assert!(
+        stream.write_all(b"x").and_then(|()| stream.flush()).is_err(),
+        "it doesn't trust the certificate"
+    );
+    drop(stream);
+    let is_logged = || sandbox.log.denied().contains(&"host_not_allowed evil.test".to_owned());
+    assert!(cofferdam_testkit::host::eventually(Duration::from_secs(10), is_logged));
+}
