@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::outlet::{Cut, Doors, Sink};
+use cofferdam_core::outlet::{Cut, Sink};
 use cofferdam_sys::addresses;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What is asked of the thread.
 pub(super) enum Command {
     Open { number: u64, way: Box<Way> },
-    Attach { number: u64, doors: Doors },
+    Attach { number: u64, table: Option<OwnedFd> },
     Record { number: u64, run: RunId, sink: Arc<dyn Sink> },
     Cut { number: u64, answer: oneshot::Sender<Cut> },
     Drop { number: u64 },
@@ -115,7 +115,7 @@ impl Serving {
             Command::Open { number, way } => {
                 self.ways.insert(number, *way);
             }
-            Command::Attach { number, doors } => self.with(number, |way, woken| way.attach(doors, woken)),
+            Command::Attach { number, table } => self.with(number, |way, woken| way.attached(table, woken)),
             Command::Record { number, run, sink } => {
                 self.with(number, |way, woken| way.record(run, sink, woken));
             }

@@ -3,12 +3,14 @@
 //!
 //! - [`Outlets`] makes an [`Outlet`] for each sandbox; both are what `core::outlet` says of them.
 //! - `host` is the thread on which all of it happens, whatever runtime the callers have.
+//! - `doors` has the host's ends of a sandbox's sockets, `way` is where a sandbox is on its way.
 //! - `process` starts the proxy; `ledger` judges what it says.
 //!
 //! A sandbox that sends nothing costs a few descriptors that are waited for. When the proxy is lost, the doors of
 //! the sandboxes that it served are closed: what they dial is refused by the kernel. It isn't started again for
 //! them.
 
+mod doors;
 mod host;
 mod ledger;
 mod process;
@@ -18,6 +20,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cofferdam_core::Grant;
@@ -29,6 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::authority::Authority;
 pub use crate::control::{DeniedNames, Node};
+use doors::DoorSet;
 use host::Command;
 use way::Way;
 
@@ -87,8 +91,9 @@ impl Outlets {
         let certificate = authority.certificate().to_owned();
         let (rules, limits) = (rules.to_vec(), limits.clone());
         let (host, number) = (self.host()?, host::next_number());
-        let way = Way::new(rules, limits, authority);
-        let outlet = Outlet { number, certificate, host };
+        let doors: Arc<DoorSet> = Arc::default();
+        let way = Way::new(rules, limits, authority, doors.clone());
+        let outlet = Outlet { number, certificate, host, doors, was_recorded: AtomicBool::new(false) };
         outlet.tell(Command::Open { number, way: Box::new(way) });
         Ok(Arc::new(outlet))
     }
@@ -120,6 +125,8 @@ pub struct Outlet {
     number: u64,
     certificate: String,
     host: mpsc::UnboundedSender<Command>,
+    doors: Arc<DoorSet>,
+    was_recorded: AtomicBool,
 }
 
 impl Outlet {
@@ -135,11 +142,16 @@ impl outlet::Outlet for Outlet {
     }
 
     fn attach(&self, doors: Doors) -> Result<(), OutletError> {
-        self.tell(Command::Attach { number: self.number, doors });
+        let table = self.doors.attach(doors);
+        self.tell(Command::Attach { number: self.number, table });
         Ok(())
     }
 
     fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {
+        // Here and now: what comes from now on is the new run's.
+        if self.was_recorded.swap(true, Ordering::Relaxed) {
+            self.doors.drain();
+        }
         self.tell(Command::Record { number: self.number, run: run.clone(), sink });
     }
 

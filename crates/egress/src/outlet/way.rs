@@ -5,20 +5,20 @@
 //! closed.
 
 use std::io;
-use std::net::{IpAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use cofferdam_core::audit::Event;
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::outlet::{Cut, Doors, Sink};
+use cofferdam_core::outlet::{Cut, Sink};
 use cofferdam_core::policy::{Limits, NetworkRule};
-use cofferdam_sys::capture::{DnsSocket, Table};
-use cofferdam_sys::fd;
+use cofferdam_sys::capture::Table;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use super::doors::DoorSet;
 use super::ledger::Ledger;
 use crate::authority::Authority;
 use crate::control::{DeniedNames, DoorKind, Terms, watched};
@@ -29,14 +29,13 @@ pub(super) struct Way {
     rules: Vec<NetworkRule>,
     limits: Limits,
     authority: Authority,
-    doors: Vec<(DoorKind, OwnedFd)>,
+    doors: Arc<DoorSet>,
     table: Option<Table>,
     /// What was counted before this run.
     refused_before: u64,
     run: Option<(RunId, Recorder)>,
     watching: Vec<AbortHandle>,
     session: Option<Session>,
-    was_recorded: bool,
     lost: Option<SystemTime>,
     /// Whether it is to be handed over when the proxy is ready.
     pub(super) is_waiting: bool,
@@ -95,58 +94,37 @@ impl Session {
 }
 
 impl Way {
-    pub(super) fn new(rules: Vec<NetworkRule>, limits: Limits, authority: Authority) -> Self {
+    pub(super) fn new(
+        rules: Vec<NetworkRule>,
+        limits: Limits,
+        authority: Authority,
+        doors: Arc<DoorSet>,
+    ) -> Self {
         Way {
             rules,
             limits,
             authority,
-            doors: vec![],
+            doors,
             table: None,
             refused_before: 0,
             run: None,
             watching: vec![],
             session: None,
-            was_recorded: false,
             lost: None,
             is_waiting: false,
         }
     }
 
-    pub(super) fn attach(&mut self, doors: Doors, wake: Box<dyn Fn() + Send + Sync>) {
-        let of = |kind: DoorKind| move |fd| (kind, fd);
-        let listening = doors.tcp.into_iter().map(of(DoorKind::Tcp));
-        let asked = doors.dns.into_iter().map(of(DoorKind::Dns));
-        self.doors = listening.chain(asked).chain(doors.proxy.map(of(DoorKind::Proxy))).collect();
-        self.table = doors.table.map(Table::from);
+    /// Takes what counts refusals, when there are doors.
+    pub(super) fn attached(&mut self, table: Option<OwnedFd>, wake: Box<dyn Fn() + Send + Sync>) {
+        self.table = table.map(Table::from);
         self.watch(wake);
     }
 
     pub(super) fn record(&mut self, run: RunId, sink: Arc<dyn Sink>, wake: Box<dyn Fn() + Send + Sync>) {
-        if self.was_recorded {
-            self.drain();
-        }
-        self.was_recorded = true;
         self.refused_before = self.refused();
         self.run = Some((run, Recorder::start(sink)));
         self.watch(wake);
-    }
-
-    /// Throws away what an earlier program left at the doors.
-    fn drain(&self) {
-        for (kind, fd) in &self.doors {
-            let _ = fd::set_nonblocking(fd.as_fd()); // it is already, or the proxy could not have served it
-            let Ok(copy) = fd.try_clone() else { continue };
-            match kind {
-                DoorKind::Tcp | DoorKind::Proxy => {
-                    let listener = TcpListener::from(copy);
-                    while listener.accept().is_ok() {}
-                }
-                DoorKind::Dns => {
-                    let socket = DnsSocket::from(copy);
-                    while socket.question(&mut [0; 1]).is_ok() {}
-                }
-            }
-        }
     }
 
     /// Waits for the first packet, once there are doors and a run.
@@ -182,7 +160,7 @@ impl Way {
 
     /// A copy of each door.
     pub(super) fn copies(&self) -> io::Result<Vec<(DoorKind, OwnedFd)>> {
-        self.doors.iter().map(|(kind, fd)| Ok((*kind, fd.try_clone()?))).collect()
+        self.doors.copies()
     }
 
     /// What the proxy is told.
@@ -221,7 +199,7 @@ impl Way {
     pub(super) fn close(&mut self, when: SystemTime) {
         self.stop_watching();
         self.is_waiting = false;
-        self.doors.clear();
+        self.doors.close();
         self.lost = self.lost.or(Some(when));
     }
 

@@ -53,11 +53,12 @@ struct Malformed;
 fn message(mut bytes: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
     let mut handshake = vec![];
     loop {
+        // What is there may show already that no more is worth waiting for.
+        if !may_begin_hello(&handshake) {
+            return Err(Malformed);
+        }
         if let Some((head, body)) = handshake.split_first_chunk::<4>() {
             let length = u32::from_be_bytes([0, head[1], head[2], head[3]]) as usize;
-            if head[0] != 1 || length > MOST_BYTES {
-                return Err(Malformed);
-            }
             // No client says more before it was answered.
             if body.len() > length {
                 return Err(Malformed);
@@ -77,13 +78,19 @@ fn message(mut bytes: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let fragment = rest.get(..length.min(rest.len())).unwrap_or_default();
         handshake.extend_from_slice(fragment);
         if fragment.len() < length {
-            // What is there may show already that no more is worth waiting for.
-            let is_bad = handshake.first().is_some_and(|kind| *kind != 1)
-                || handshake.get(1).is_some_and(|high| *high != 0);
-            return if is_bad { Err(Malformed) } else { Ok(None) };
+            return if may_begin_hello(&handshake) { Ok(None) } else { Err(Malformed) };
         }
         bytes = &rest[length..];
     }
+}
+
+/// Whether a handshake begins as a hello does that isn't too long: RFC 8446, section 4.
+fn may_begin_hello(handshake: &[u8]) -> bool {
+    let length =
+        handshake.get(1..4).unwrap_or(&[0; 3]).iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+    handshake.first().is_none_or(|kind| *kind == 1)
+        && handshake.get(1).is_none_or(|high| *high == 0)
+        && length <= MOST_BYTES
 }
 
 /// Whether bytes begin as a record with a handshake does: type 22, version 3.1 or 3.3 and their like.

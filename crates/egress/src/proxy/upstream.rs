@@ -18,7 +18,7 @@ use tokio::io::copy_bidirectional;
 use tokio::time::Instant;
 
 use super::dial::{DialError, Dialled, begin_tls, dial, exhausted, judge_address};
-use super::http::headers::{authority, take_off};
+use super::http::headers::{authority, join_cookies, take_off};
 use super::sandbox::{Sandbox, Within};
 use super::stream::Stream;
 use crate::control::Allowed;
@@ -270,6 +270,7 @@ fn address(request: &mut Request<Incoming>, to: &Destination, sender: &Sender) {
     let uri: Result<Uri, _> = match sender {
         Sender::Http1(_) => {
             *request.version_mut() = Version::HTTP_11;
+            join_cookies(request.headers_mut());
             path.parse()
         }
         Sender::Http2(_) => {

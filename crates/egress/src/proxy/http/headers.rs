@@ -2,7 +2,9 @@
 //! its own (RFC 9110, section 7.6.1).
 
 use cofferdam_core::egress::{Destination, Host};
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use hyper::http;
 
 /// Beside those that `Connection` names.
@@ -51,6 +53,17 @@ pub(crate) fn asks_to_upgrade(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.to_str().is_ok_and(|value| !value.trim().starts_with("h2c")))
 }
 
+/// Puts what HTTP/2 may have in many lines into the one that HTTP/1 has: RFC 9113, section 8.2.3.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let all: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if all.len() < 2 {
+        return;
+    }
+    if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
 /// The authority of a destination as a request says it: without a port that goes without saying.
 pub(crate) fn authority(to: &Destination) -> String {
     let host = match to.host() {
@@ -84,6 +97,15 @@ mod tests {
         ]);
         take_off(&mut some, false);
         assert_eq!(some, headers(&[("content-length", "5"), ("x-other", "2"), ("te", "trailers")]));
+    }
+
+    #[test]
+    fn cookies_are_one_line_where_there_may_be_one_alone() {
+        let mut some = headers(&[("x", "1")]);
+        some.append(COOKIE, "a=1".parse().unwrap());
+        some.append(COOKIE, "b=2".parse().unwrap());
+        join_cookies(&mut some);
+        assert_eq!(some, headers(&[("x", "1"), ("cookie", "a=1; b=2")]));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod hostile;
 mod http;
 mod names;
+mod process;
 mod tls;
 
 use std::net::SocketAddr;

@@ -129,3 +129,66 @@ fn any_bytes_go_where_a_rule_says_so_and_others_are_closed_at_once() {
     assert!(denied.contains(&"port_not_allowed db.test".to_owned()), "{denied:?}");
     assert!(denied.contains(&"host_not_allowed other.test".to_owned()), "{denied:?}");
 }
+
+#[test]
+fn tls_within_a_connect_is_ended_and_judged_as_any_other() {
+    in_the_world!();
+    let site = Site::new(&["api.test", "front.test"]);
+    let heard = site.https("api.test", &["h2", "http/1.1"]);
+    let sandbox = site.plan(&["GET api.test/ok", "front.test"]).start();
+    let within = |to: &str, server_name: &str| {
+        let mut stream = sandbox.connect_to_proxy();
+        let head = format!("CONNECT {to}:443 HTTP/1.1\r\nHost: {to}:443\r\n\r\n");
+        assert_eq!(ask(&mut stream, &head).status(), 200);
+        tls(stream, server_name, sandbox.outlet.authority())
+    };
+    let mut stream = within("api.test", "api.test");
+    assert_eq!(ask(&mut stream, &get("api.test", "/ok")).status(), 200, "over HTTP/2 to the origin");
+    assert_eq!(ask(&mut stream, &get("api.test", "/no")).denied().as_deref(), Some("path_not_allowed"));
+    let fronted = ask(&mut within("front.test", "front.test"), &get("api.test", "/ok"));
+    assert_eq!(fronted.denied().as_deref(), Some("name_mismatch"));
+    let fronted = ask(&mut within("front.test", "api.test"), &get("front.test", "/ok"));
+    assert_eq!(fronted.denied().as_deref(), Some("name_mismatch"));
+    let forward = "GET https://api.test/ok HTTP/1.1\r\nHost: api.test\r\n\r\n";
+    assert_eq!(ask(&mut sandbox.connect_to_proxy(), forward).status(), 200, "TLS is begun for who asks so");
+    let plain = forward
+        .replace("https://api.test", "http://api.test:443")
+        .replace("Host: api.test", "Host: api.test:443");
+    assert_eq!(ask(&mut sandbox.connect_to_proxy(), &plain).denied().as_deref(), Some("no_server_name"));
+    let requests: Vec<_> = heard.lines().into_iter().filter(|line| line != "connected").collect();
+    assert_eq!(requests, ["GET api.test/ok HTTP/2.0"; 2]);
+}
+
+#[test]
+fn another_protocol_is_spoken_over_tls_with_an_origin_that_would_speak_http2() {
+    in_the_world!();
+    let site = Site::new(&["api.test"]);
+    let heard = site.https("api.test", &["h2", "http/1.1"]);
+    let sandbox = site.plan(&["api.test"]).start();
+    let mut stream = tls(sandbox.connect("api.test", 443), "api.test", sandbox.outlet.authority());
+    assert_eq!(ask(&mut stream, &get("api.test", "/ok")).status(), 200);
+    let upgrade =
+        "GET /socket HTTP/1.1\r\nHost: api.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(ask(&mut stream, upgrade).status(), 101);
+    stream.write_all(b"\x81\x05hello").unwrap();
+    let mut echo = [0; 7];
+    stream.read_exact(&mut echo).unwrap();
+    assert_eq!(&echo, b"\x81\x05hello");
+    let requests: Vec<_> = heard.lines().into_iter().filter(|line| line != "connected").collect();
+    assert_eq!(requests, ["GET api.test/ok HTTP/2.0", "GET api.test/socket HTTP/1.1"]);
+}
+
+#[test]
+fn a_client_that_trusts_nobody_leaves_its_refusal_in_the_log() {
+    in_the_world!();
+    let site = Site::new(&[]);
+    let sandbox = site.plan(&["api.test"]).start();
+    let mut stream = tls(sandbox.connect("evil.test", 443), "evil.test", &site.root.pem);
+    assert!(
+        stream.write_all(b"x").and_then(|()| stream.flush()).is_err(),
+        "it doesn't trust the certificate"
+    );
+    drop(stream);
+    let is_logged = || sandbox.log.denied().contains(&"host_not_allowed evil.test".to_owned());
+    assert!(cofferdam_testkit::host::eventually(Duration::from_secs(10), is_logged));
+}
