@@ -87,6 +87,8 @@ fn grants_no_more(mine: &Policy, theirs: &Policy) {
     assert!(a.cpus <= b.cpus && a.pids <= b.pids && a.files <= b.files, "{a:?} {b:?}");
     let output = |bytes: Option<u64>| bytes.unwrap_or(u64::MAX);
     assert!(output(a.output_bytes) <= output(b.output_bytes), "{a:?} {b:?}");
+    assert!(a.bytes_out <= b.bytes_out && a.requests <= b.requests, "{a:?} {b:?}");
+    assert!(a.connections <= b.connections && a.hosts <= b.hosts, "{a:?} {b:?}");
     assert!(mine.accept_gaps.is_subset(&theirs.accept_gaps));
     assert!(mine.require.is_superset(&theirs.require));
     for connection in mine.network.iter().flat_map(connections) {

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cofferdam_backends::container::Container;
@@ -13,6 +14,7 @@ use cofferdam_core::artifact::{Collect, Entry, Found};
 use cofferdam_core::backend::{Backend, BackendError, Ending, Exec, Output};
 use cofferdam_core::files::{GuestPath, Pattern, Shown, Workspace};
 use cofferdam_core::outcome::RunId;
+use cofferdam_core::outlet::Closed;
 use cofferdam_core::policy::{
     BackendName, Ceiling, FilesLayer, Layer, LimitsLayer, Policy, PolicyHash, Profile, decide,
 };
@@ -63,7 +65,7 @@ fn run_limited(files: FilesLayer, limits: LimitsLayer, shell: &str) -> Result<Ra
     let container = Container::probe(kept.path().to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut session = container.open(&new_run(), grant(files, limits)).await?;
+        let mut session = container.open(&new_run(), grant(files, limits), Arc::new(Closed)).await?;
         let argv = Argv::new(c"sh".into(), vec![c"-c".into(), std::ffi::CString::new(shell).unwrap()]);
         let program = Program::Command(argv);
         let exec = Exec { program, environment: vec![], terminal: None, stdin: false };

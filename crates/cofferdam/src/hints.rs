@@ -106,6 +106,20 @@ pub(crate) fn of(outcome: &Outcome, asked: &Asked, tail: &[u8]) -> Vec<String> {
     hints
 }
 
+/// What was refused on its way out, and the flag that allows it. A connection says more than the question for its
+/// name that came before.
+fn denied(outcome: &Outcome, is_job: bool) -> Option<String> {
+    let all = || outcome.denials.counts().iter().map(|counted| &counted.denial);
+    let denial = all().find(|denial| denial.port.is_some()).or_else(|| all().next())?;
+    let start = if is_job { "start the batch with" } else { "add" };
+    Some(match &denial.needs {
+        Some(needs) => format!(
+            "it was refused {denial}: if it is to reach that, {start} {needs} (`cofferdam policy suggest` has all)"
+        ),
+        None => format!("it was refused {denial}, which no rule allows"),
+    })
+}
+
 /// What was asked for, and the host on which a name is looked up.
 struct Host<'a> {
     asked: &'a Asked,
@@ -135,7 +149,10 @@ impl Host<'_> {
             hints.extend(said::missing_module(text).and_then(|module| self.no_module(module, ran_hosts)));
             hints.extend(said::missing_files(text).into_iter().filter_map(|name| self.no_file(&name)));
             hints.extend(said::denied_files(text).into_iter().filter_map(|name| self.not_yours(&name)));
-            hints.extend(said::no_network(text).then(|| self.no_network()).flatten());
+            match denied(outcome, self.asked.is_job) {
+                Some(denied) => hints.push(denied),
+                None => hints.extend(said::no_network(text).then(|| self.no_network()).flatten()),
+            }
             hints.extend(said::read_only(text).then(read_only));
         }
         hints.extend(self.more_than_32_bits(outcome, text));
@@ -329,8 +346,8 @@ impl Host<'_> {
         };
         (!self.asked.has_network).then(|| {
             format!(
-                "the sandboxes of this version have no network but a loopback of their own: fetch what the \
-                 program needs beforehand, and {show}"
+                "a sandbox has no network but a loopback of its own, unless a rule allows a host: in a container, \
+                 --allow HOST; or fetch what the program needs beforehand, and {show}"
             )
         })
     }

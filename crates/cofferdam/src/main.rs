@@ -9,16 +9,20 @@
 //! - [`hints`]: what to try next, after a run that failed.
 //! - [`report`]: an Outcome as JSON, as a closing line, as an exit code.
 //! - [`places`]: folders and files of the host that a person names for a run.
+//! - [`presets`]: what pip, npm and git are configured to talk to.
 //! - [`python`]: the interpreter that `--python` and `--venv` name, without starting it.
+//! - [`egress`]: ways out for sandboxes, as the node and a policy have it.
 //! - [`host`]: what this machine offers: the backends, the state folder.
 
 mod artifacts;
 mod cli;
 mod console;
+mod egress;
 mod files;
 mod hints;
 mod host;
 mod places;
+mod presets;
 mod python;
 mod report;
 

@@ -4,9 +4,12 @@
 //! inside leaves no event, and nothing claims that it does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::artifact::Rejection;
 use crate::capability::{Capability, Gap};
+use crate::egress::{CheckedAddress, Denial, Destination, Door, RequestPermit, Terms, TunnelPermit};
 use crate::outcome::{AuditSpan, End, LimitName, RunId};
 use crate::policy::{BackendName, PolicyHash, Profile};
 
@@ -37,6 +40,26 @@ pub enum Event {
         gaps: Vec<Gap>,
         /// Why, in a sentence.
         why: String,
+    },
+    /// A name that no rule has was asked for. Nobody outside was asked.
+    DnsDenied {
+        /// What was refused: the name and why.
+        denial: Denial,
+        /// How many more such questions there were that have no event of their own.
+        more: u64,
+    },
+    /// A request or a tunnel was let out.
+    EgressAllowed(Box<Passage>),
+    /// A connection or a request was refused.
+    EgressDenied {
+        /// What was refused, and why.
+        denial: Denial,
+        /// The way by which it came; none where it was refused before one was known.
+        door: Option<Door>,
+        /// The address that it would have been dialled at, where it came to that.
+        ip: Option<IpAddr>,
+        /// How many more refusals there were that have no event of their own.
+        more: u64,
     },
     /// A limit was reached.
     LimitHit(LimitName),
@@ -94,6 +117,9 @@ impl Event {
             Event::ArtifactQuarantined { .. } => "artifact.quarantined",
             Event::ArtifactRejected { .. } => "artifact.rejected",
             Event::BackendRefused { .. } => "backend.refused",
+            Event::DnsDenied { .. } => "dns.denied",
+            Event::EgressAllowed(_) => "egress.allowed",
+            Event::EgressDenied { .. } => "egress.denied",
             Event::LimitHit(_) => "limit.hit",
             Event::OutputTruncated { .. } => "output.truncated",
             Event::PolicyLoaded { .. } => "policy.loaded",
@@ -102,6 +128,54 @@ impl Event {
             Event::TaskEnd { .. } => "task.end",
             Event::TaskStart { .. } => "task.start",
         }
+    }
+}
+
+/// Something that was let out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// Where it leads, and by which door it came.
+    pub to: Destination,
+    /// What the rule said that let it out.
+    pub terms: Terms,
+    /// The address that was dialled.
+    pub ip: IpAddr,
+    /// The method and the path without its query, where requests are read.
+    pub request: Option<(String, String)>,
+    /// What went over it, where it is over.
+    pub traffic: Option<Traffic>,
+}
+
+/// What went over a request or a tunnel until it was over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes that left.
+    pub bytes_out: u64,
+    /// Bytes that came in.
+    pub bytes_in: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Passage {
+    /// A request that goes to an address.
+    #[must_use]
+    pub fn of_request(permit: &RequestPermit, address: CheckedAddress) -> Passage {
+        let request = Some((permit.method().to_owned(), permit.path().to_owned()));
+        Passage {
+            to: permit.to().clone(),
+            terms: permit.terms().clone(),
+            ip: address.ip(),
+            request,
+            traffic: None,
+        }
+    }
+
+    /// A tunnel to an address.
+    #[must_use]
+    pub fn of_tunnel(permit: &TunnelPermit, address: CheckedAddress) -> Passage {
+        let (to, terms) = (permit.to().clone(), permit.terms().clone());
+        Passage { to, terms, ip: address.ip(), request: None, traffic: None }
     }
 }
 
@@ -135,6 +209,14 @@ pub enum AuditError {
     Changed {
         /// The event in question.
         seq: u64,
+    },
+    /// The event isn't one that whoever sent it may record, now or ever.
+    #[error("`{event}` can't be recorded: {why}")]
+    Refused {
+        /// The event's public name.
+        event: &'static str,
+        /// Why not.
+        why: &'static str,
     },
     /// The log can't be read or written.
     #[error("could not {action} the audit log {path}")]

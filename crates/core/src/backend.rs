@@ -21,6 +21,7 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::artifact::Collect;
@@ -28,6 +29,7 @@ use crate::capability::{Capability, Gap, Offers};
 use crate::files::Files;
 use crate::grant::Grant;
 use crate::outcome::{LimitName, RunId, Usage};
+use crate::outlet::{Outlet, OutletError};
 use crate::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script, Variable, WindowSize};
 
 /// A standard future on the heap, so that these traits can be used as objects.
@@ -65,11 +67,19 @@ pub trait Backend: Send + Sync {
     /// way, and what goes wrong there is the error of the first [`Session::put`] or
     /// [`Session::exec`]. Dropping the future removes whatever had been started.
     ///
+    /// `outlet` is the sandbox's only way out. What the sandbox listens on is attached to it before a program
+    /// starts; a backend whose sandboxes send nothing anywhere attaches nothing.
+    ///
     /// # Errors
     ///
     /// [`BackendError::Host`] if the host refused an operation midway; whatever had been started
     /// has been removed.
-    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>>;
+    fn open<'a>(
+        &'a self,
+        run: &'a RunId,
+        grant: Grant,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>>;
 }
 
 /// Whether a backend can run a program.
@@ -156,13 +166,16 @@ pub trait Session: Send {
     fn settle(&mut self) -> Boxed<'_, Result<Option<Left>, BackendError>>;
 
     /// Makes a fresh sandbox of the same grant out of one that is settled, where that is cheaper than a new
-    /// one: no file, no process and no memory of the program is in it. None where it can't be had; the
-    /// sandbox is closed then.
+    /// one: no file, no process and no memory of the program is in it, and its way out is `outlet`. None where it
+    /// can't be had; the sandbox is closed then.
     ///
     /// # Errors
     ///
     /// As [`Session::close`]: there is no fresh sandbox, and something may be left of this one.
-    fn renew(self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>>;
+    fn renew(
+        self: Box<Self>,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>>;
 
     /// Destroys the sandbox and whatever the host kept for it.
     ///
@@ -291,6 +304,9 @@ pub enum BackendError {
         /// What to do about it.
         fix: String,
     },
+    /// What leads out of a sandbox can't be used.
+    #[error(transparent)]
+    Outlet(#[from] OutletError),
     /// A limit leaves no room for the sandbox itself.
     #[error("{limit} is too little for the sandbox itself")]
     NoRoom {

@@ -5,12 +5,14 @@
 //! 1. [`request`]: what somebody asks to have run.
 //! 2. [`policy`]: what is allowed, as layers that are resolved into one policy, and `decide`.
 //! 3. [`files`]: the files of the host that a run sees.
-//! 4. [`grant`]: the evaluated permission of one run; only `decide` makes one.
-//! 5. [`capability`]: the vocabulary in which a backend says what it enforces.
-//! 6. [`backend`]: the contract between the engine and anything that runs code.
-//! 7. [`artifact`]: what a program changed, and what of that may come out.
-//! 8. [`outcome`]: what happened, in the words that users script against.
-//! 9. [`audit`]: the events that are written before the things they record.
+//! 4. [`egress`]: hosts and addresses, and what of a run's requests may leave.
+//! 5. [`grant`]: the evaluated permission of one run; only `decide` makes one.
+//! 6. [`capability`]: the vocabulary in which a backend says what it enforces.
+//! 7. [`backend`]: the contract between the engine and anything that runs code.
+//! 8. [`outlet`]: a sandbox's only way out, as the engine and the backends hold it.
+//! 9. [`artifact`]: what a program changed, and what of that may come out.
+//! 10. [`outcome`]: what happened, in the words that users script against.
+//! 11. [`audit`]: the events that are written before the things they record.
 //!
 //! Beside them: [`weaken`], which is empty but in builds for tests.
 //!
@@ -23,9 +25,11 @@ pub mod artifact;
 pub mod audit;
 pub mod backend;
 pub mod capability;
+pub mod egress;
 pub mod files;
 pub mod grant;
 pub mod outcome;
+pub mod outlet;
 pub mod policy;
 pub mod request;
 pub mod weaken;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::artifact::{Artifact, Rejected};
 use crate::capability::{Capability, Gap};
+use crate::egress::Denial;
 use crate::policy::{BackendName, PolicyHash, Profile};
 
 /// The identity of one run: `r_` and 26 characters that sort by time.
@@ -73,6 +74,8 @@ pub struct Outcome {
     pub times: Times,
     /// What was used.
     pub usage: Usage,
+    /// What went over the network.
+    pub network: NetworkUsage,
     /// Limits that were reached on the way.
     pub limits_hit: BTreeSet<LimitName>,
     /// Processes that were alive when the program ended, and were killed.
@@ -81,6 +84,8 @@ pub struct Outcome {
     pub enforced: BTreeSet<Capability>,
     /// What was accepted as missing.
     pub gaps: Vec<Gap>,
+    /// What was refused on its way out.
+    pub denials: Denials,
     /// Files that were taken out.
     pub artifacts: Vec<Artifact>,
     /// What was not taken out, and why.
@@ -304,33 +309,125 @@ pub struct Usage {
     pub processes_peak: Option<u32>,
 }
 
+/// What went over the network, as the proxy counted it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkUsage {
+    /// Bytes that left.
+    pub bytes_out: u64,
+    /// Bytes that came in.
+    pub bytes_in: u64,
+    /// Datagrams that were refused.
+    pub udp_refused: u64,
+}
+
+/// Refusals of one run, the same ones counted together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Denials {
+    counts: Vec<DenialCount>,
+    others: u64,
+}
+
+/// A refusal, and how often it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenialCount {
+    /// The refusal.
+    pub denial: Denial,
+    /// How often.
+    pub count: u64,
+}
+
+impl Denials {
+    /// How many different ones are kept: what a program does to get out must not grow without bound here.
+    pub const MOST: usize = 100;
+
+    /// Counts a refusal: one with the same code, host, port, method and path as the first such.
+    pub fn add(&mut self, denial: Denial) {
+        self.add_count(DenialCount { denial, count: 1 });
+    }
+
+    /// Counts a refusal that happened so often.
+    pub fn add_count(&mut self, more: DenialCount) {
+        if let Some(known) = self.counts.iter_mut().find(|known| is_same(&known.denial, &more.denial)) {
+            known.count = known.count.saturating_add(more.count);
+        } else if self.counts.len() < Denials::MOST {
+            self.counts.push(more);
+        } else {
+            self.others = self.others.saturating_add(more.count);
+        }
+    }
+
+    /// The different ones, in the order in which they happened first.
+    #[must_use]
+    pub fn counts(&self) -> &[DenialCount] {
+        &self.counts
+    }
+
+    /// How many more refusals there were that aren't among them.
+    #[must_use]
+    pub fn others(&self) -> u64 {
+        self.others
+    }
+}
+
+/// Whether two refusals are one that happened twice.
+fn is_same(one: &Denial, other: &Denial) -> bool {
+    let key = |of: &Denial| (of.code, of.port);
+    key(one) == key(other) && (&one.host, &one.method, &one.path) == (&other.host, &other.method, &other.path)
+}
+
 /// A limit that can be reached without ending the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitName {
+    /// Bytes that leave: some were held back.
+    BytesOut,
+    /// Connections at once: one was refused.
+    Connections,
     /// Writable space: at least 99 % full at the end.
     Disk,
     /// Files and directories: at least 99 % used at the end.
     Files,
+    /// Different hosts: one was refused.
+    Hosts,
     /// Memory.
     Memory,
     /// Captured output: some was dropped.
     Output,
     /// Processes and threads: a fork was refused.
     Pids,
+    /// Requests: one was refused.
+    Requests,
     /// The deadline.
     Timeout,
 }
 
 impl LimitName {
+    /// Every one of them.
+    pub const ALL: [LimitName; 10] = [
+        LimitName::BytesOut,
+        LimitName::Connections,
+        LimitName::Disk,
+        LimitName::Files,
+        LimitName::Hosts,
+        LimitName::Memory,
+        LimitName::Output,
+        LimitName::Pids,
+        LimitName::Requests,
+        LimitName::Timeout,
+    ];
+
     /// The public name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            LimitName::BytesOut => "bytes_out",
+            LimitName::Connections => "connections",
             LimitName::Disk => "disk",
             LimitName::Files => "files",
+            LimitName::Hosts => "hosts",
             LimitName::Memory => "memory",
             LimitName::Output => "output",
             LimitName::Pids => "pids",
+            LimitName::Requests => "requests",
             LimitName::Timeout => "timeout",
         }
     }
@@ -350,12 +447,36 @@ pub struct AuditSpan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::egress::DenialCode;
 
     #[test]
     fn run_ids_sort_by_time_and_read_back() {
         let (one, two) = (RunId::new(1, [255; 10]), RunId::new(2, [0; 10]));
         assert!(one < two);
         assert_eq!(RunId::parse(one.as_str()), Some(one));
+    }
+
+    #[test]
+    fn the_same_refusal_is_counted_and_different_ones_are_bounded() {
+        let denial = |path: String| {
+            let host = Denial::of_bytes(DenialCode::PathNotAllowed, b"a.test");
+            host.with_request(b"GET", path.as_bytes())
+        };
+        let mut denials = Denials::default();
+        for number in (0..Denials::MOST + 3).chain(0..2) {
+            denials.add(denial(format!("/{number}")));
+        }
+        denials.add(Denial { rule: Some("another".into()), ..denial("/0".into()) });
+        denials.add(Denial { port: Some(1), ..denial("/0".into()) });
+        assert_eq!(denials.counts().len(), Denials::MOST);
+        assert_eq!(
+            (denials.counts()[0].count, denials.counts()[1].count, denials.counts()[2].count),
+            (3, 2, 1)
+        );
+        assert_eq!(denials.others(), 4);
+        let most = DenialCount { denial: denial("/0".into()), count: u64::MAX };
+        denials.add_count(most);
+        assert_eq!(denials.counts()[0].count, u64::MAX);
     }
 
     #[test]

@@ -24,6 +24,8 @@ macro_rules! controls {
 }
 
 controls! {
+    /// Every address is dialled.
+    AddressCheck = "address-check",
     /// Nothing is written into the audit log.
     Audit = "audit",
     /// The capability sets and the bounding set stay as they are.
@@ -36,6 +38,8 @@ controls! {
     Cpu = "cpu",
     /// No ceiling on bytes written.
     Disk = "disk",
+    /// Nothing that leaves is counted.
+    EgressBudget = "egress-budget",
     /// The host's whole environment is passed in.
     Environment = "environment",
     /// No ceiling on the number of files.
@@ -44,6 +48,8 @@ controls! {
     Filter = "filter",
     /// A seccomp filter that was compiled from nothing: a vulnerability on purpose.
     FilterIsEmpty = "filter-is-empty",
+    /// The host that a request names isn't held against its connection's.
+    HostCheck = "host-check",
     /// Nothing counts as something that a tool of the host would run.
     HostExec = "host-exec",
     /// The host's root is shown at `/host`: a vulnerability on purpose.
@@ -74,6 +80,10 @@ controls! {
     ReadOnly = "read-only",
     /// No limits for each process.
     Rlimits = "rlimits",
+    /// Every rule names every host.
+    RuleMatch = "rule-match",
+    /// The server name of a handshake isn't held against its connection's.
+    SniCheck = "sni-check",
     /// The deadline comes 20 s late, so that what nothing else ends comes to an end all the same.
     Timeout = "timeout",
     /// No user namespace: the ids inside are the host's.

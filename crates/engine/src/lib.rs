@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cofferdam_core::audit::{AuditError, AuditSink};
+use cofferdam_core::outlet::{Closed, Outlets};
 use cofferdam_core::policy::{Policy, PolicyHash};
 use sha2::{Digest, Sha256};
 
@@ -31,6 +32,7 @@ pub struct Engine {
     candidates: Vec<Candidate>,
     state: State,
     audit: Arc<dyn AuditSink>,
+    outlets: Arc<dyn Outlets>,
 }
 
 /// The engine can't work here.
@@ -45,7 +47,8 @@ pub enum EngineError {
 }
 
 impl Engine {
-    /// Opens the state folder and the audit log in it.
+    /// Opens the state folder and the audit log in it. Nothing leaves its sandboxes unless it is given
+    /// [ways out](Engine::with_outlets).
     ///
     /// # Errors
     ///
@@ -53,7 +56,13 @@ impl Engine {
     pub fn open(candidates: Vec<Candidate>, state: &Path) -> Result<Engine, EngineError> {
         let state = State::open(state)?;
         let audit = Arc::new(record::AuditLog::open(state.folder())?);
-        Ok(Engine { candidates, state, audit })
+        Ok(Engine { candidates, state, audit, outlets: Arc::new(Closed) })
+    }
+
+    /// The same with ways out for its sandboxes.
+    #[must_use]
+    pub fn with_outlets(self, outlets: Arc<dyn Outlets>) -> Engine {
+        Engine { outlets, ..self }
     }
 
     /// The boundaries that there are, and those that there could be.

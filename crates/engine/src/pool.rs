@@ -19,16 +19,18 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cofferdam_core::backend::Session;
-use cofferdam_core::grant::SandboxKey;
+use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::policy::{BackendName, Policy, PolicyHash, decide};
 use cofferdam_core::request::Request;
 use cofferdam_core::weaken::stop_at;
 use tokio::sync::Notify;
 
+use crate::run::way_out;
 use crate::state::RunLock;
 use crate::{Engine, policy_hash, select};
 
@@ -44,8 +46,8 @@ pub struct Pool {
     size: usize,
     new_run: NewRun,
     parked: Mutex<VecDeque<Parked>>,
-    /// Sandboxes whose programs have exited, each with the identity that it has next.
-    used: Mutex<VecDeque<Parked>>,
+    /// Sandboxes that can be renewed.
+    used: Mutex<VecDeque<Used>>,
     /// Held while one of them is renewed.
     renewing: tokio::sync::Mutex<()>,
     /// The sandbox of a usual run.
@@ -54,11 +56,12 @@ pub struct Pool {
     shut: AtomicBool,
 }
 
-/// A sandbox that is open and in which nothing has run.
+/// A sandbox that is open and in which nothing has run, with its way out, which lets nothing through yet.
 pub(crate) struct Parked {
     pub(crate) run: RunId,
     pub(crate) session: Box<dyn Session>,
     pub(crate) lock: RunLock,
+    pub(crate) outlet: Arc<dyn Outlet>,
     backend: BackendName,
     key: SandboxKey,
 }
@@ -66,11 +69,25 @@ pub(crate) struct Parked {
 impl Parked {
     /// Closes it unused.
     pub(crate) async fn discard(self) {
-        let Parked { mut session, lock, .. } = self;
-        let halted = session.halt().await.is_ok();
-        if !(session.close().await.is_ok() && halted) {
-            lock.leave_to_sweep();
-        }
+        way_out::close_unused(self.outlet.as_ref()).await;
+        close(self.session, self.lock).await;
+    }
+}
+
+/// A sandbox whose program has exited and whose way out is cut, with the identity that it has next.
+struct Used {
+    run: RunId,
+    session: Box<dyn Session>,
+    lock: RunLock,
+    backend: BackendName,
+    key: SandboxKey,
+}
+
+/// Closes a sandbox that no run has.
+async fn close(mut session: Box<dyn Session>, lock: RunLock) {
+    let halted = session.halt().await.is_ok();
+    if !(session.close().await.is_ok() && halted) {
+        lock.leave_to_sweep();
     }
 }
 
@@ -100,7 +117,7 @@ impl Pool {
     /// what stands in the way.
     pub async fn keep(&self, engine: &Engine) {
         while !self.is_shut() {
-            while !self.is_shut() && self.renew_one().await {}
+            while !self.is_shut() && self.renew_one(engine).await {}
             while !self.is_shut() && self.idle() < self.size {
                 if self.park(engine).await.is_none() {
                     break;
@@ -108,9 +125,12 @@ impl Pool {
             }
             self.wanted.notified().await;
         }
-        loop {
-            let Some(parked) = self.pop() else { return };
+        // Taken out before it is waited for: nothing is held meanwhile.
+        while let Some(parked) = { self.parked().pop_front() } {
             parked.discard().await;
+        }
+        while let Some(used) = { self.used().pop_front() } {
+            close(used.session, used.lock).await;
         }
     }
 
@@ -127,7 +147,12 @@ impl Pool {
 
     /// A parked sandbox that is exactly what a grant asks for, if there is one that lives, or one that can
     /// be renewed.
-    pub(crate) async fn take(&self, backend: BackendName, key: &SandboxKey) -> Option<Parked> {
+    pub(crate) async fn take(
+        &self,
+        engine: &Engine,
+        backend: BackendName,
+        key: &SandboxKey,
+    ) -> Option<Parked> {
         loop {
             if let Some(parked) = self.living(backend, key).await {
                 return Some(parked);
@@ -140,7 +165,7 @@ impl Pool {
                 return Some(parked);
             }
             let used = self.used().pop_front()?;
-            self.renew(used).await;
+            self.renew(engine, used).await;
             drop(renewing);
         }
     }
@@ -158,10 +183,7 @@ impl Pool {
 
     /// Whether a sandbox is of the kind that is parked here.
     pub(crate) fn would_have(&self, key: &SandboxKey) -> bool {
-        let usual = self.usual_key.get_or_init(|| {
-            let grant = decide(&self.policy, self.hash.clone(), &self.usual).ok()?;
-            Some(grant.sandbox_key())
-        });
+        let usual = self.usual_key.get_or_init(|| Some(self.usual_grant()?.sandbox_key()));
         // What it would show of a workspace is looked up anew for every run: see `park`.
         self.policy.files.workspace.is_none() && usual.as_ref() == Some(key) && !self.is_shut()
     }
@@ -190,26 +212,32 @@ impl Pool {
         };
         match passed_on {
             Ok(lock) => {
-                self.used().push_back(Parked { run, session, lock, backend, key });
+                self.used().push_back(Used { run, session, lock, backend, key });
                 self.refill();
             }
-            Err(lock) => Parked { run, session, lock, backend, key }.discard().await,
+            Err(lock) => close(session, lock).await,
         }
     }
 
     /// Renews the sandbox that was used first; false if there is none.
-    async fn renew_one(&self) -> bool {
+    async fn renew_one(&self, engine: &Engine) -> bool {
         let _renewing = self.renewing.lock().await;
         let Some(used) = self.used().pop_front() else { return false };
-        self.renew(used).await;
+        self.renew(engine, used).await;
         true
     }
 
     /// Makes a parked sandbox out of one that was used, if that can be had.
-    async fn renew(&self, used: Parked) {
-        let Parked { run, session, lock, backend, key } = used;
-        match session.renew().await {
-            Ok(Some(session)) => self.parked().push_back(Parked { run, session, lock, backend, key }),
+    async fn renew(&self, engine: &Engine, used: Used) {
+        let Used { run, session, lock, backend, key } = used;
+        // Its key is that of a usual run, so what may leave is the same.
+        let Some(outlet) = self.usual_grant().and_then(|grant| engine.outlets.open(&run, &grant).ok()) else {
+            return close(session, lock).await;
+        };
+        match session.renew(Arc::clone(&outlet)).await {
+            Ok(Some(session)) => {
+                self.parked().push_back(Parked { run, session, lock, outlet, backend, key });
+            }
             Ok(None) => drop(lock),
             Err(_) => lock.leave_to_sweep(),
         }
@@ -226,14 +254,15 @@ impl Pool {
         if self.policy.files.workspace.is_some() {
             return None;
         }
-        let grant = decide(&self.policy, self.hash.clone(), &self.usual).ok()?;
+        let grant = self.usual_grant()?;
         let key = grant.sandbox_key();
         let (_, selected) = select::select(&engine.candidates, &grant, &self.usual);
         let selected = selected.ok()?;
         let run = (self.new_run)().ok()?;
         let lock = engine.state.begin(&run, selected.name, &selected.backend.traces(&run)).ok()?;
-        let session = selected.backend.open(&run, grant).await.ok()?;
-        let parked = Parked { run, session, lock, backend: selected.name, key };
+        let outlet = engine.outlets.open(&run, &grant).ok()?;
+        let session = selected.backend.open(&run, grant, Arc::clone(&outlet)).await.ok()?;
+        let parked = Parked { run, session, lock, outlet, backend: selected.name, key };
         self.parked().push_back(parked);
         stop_at("parked");
         Some(())
@@ -243,9 +272,9 @@ impl Pool {
         self.shut.load(Ordering::SeqCst)
     }
 
-    fn pop(&self) -> Option<Parked> {
-        let parked = self.parked().pop_front();
-        parked.or_else(|| self.used().pop_front())
+    /// The grant of a run as most will be.
+    fn usual_grant(&self) -> Option<Grant> {
+        decide(&self.policy, self.hash.clone(), &self.usual).ok()
     }
 
     fn pop_matching(&self, backend: BackendName, key: &SandboxKey) -> Option<Parked> {
@@ -255,7 +284,7 @@ impl Pool {
         parked.remove(at)
     }
 
-    fn used(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+    fn used(&self) -> MutexGuard<'_, VecDeque<Used>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,10 +5,10 @@
 //! 1. audit that the run was granted, before anything starts; if that can't be written, nothing
 //!    does;
 //! 2. choose the backend, or refuse with every gap;
-//! 3. note what the run would leave, open the sandbox (or take one that is parked, see
+//! 3. note what the run would leave, open a way out and the sandbox (or take one that is parked, see
 //!    [`pool`](crate::pool)), start the program;
 //! 4. stream until the first thing that ends it;
-//! 5. halt (everything of the program is dead), collect what it still had said, take out what it
+//! 5. cut the way out, halt (everything of the program is dead), collect what it still had said, take out what it
 //!    changed if that was asked for, close, audit. Where a pool would have the sandbox again, it is
 //!    settled instead, and the pool renews or closes it.
 
@@ -17,8 +17,10 @@ mod ends;
 mod fault;
 mod keep;
 mod stream;
+pub(crate) mod way_out;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_core::audit::{AuditError, Event};
@@ -26,7 +28,10 @@ use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, S
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Pattern;
 use cofferdam_core::grant::Grant;
-use cofferdam_core::outcome::{AuditSpan, Blame, End, Fault, LimitName, Outcome, Ran, RunId, Times, Usage};
+use cofferdam_core::outcome::{
+    AuditSpan, Blame, Denials, End, Fault, LimitName, NetworkUsage, Outcome, Ran, RunId, Times, Usage,
+};
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::policy::{Limits, PolicyHash, Profile};
 use cofferdam_core::request::{Origin, Program, Request, WindowSize};
 use cofferdam_core::weaken::{self, Control, stop_at};
@@ -41,6 +46,7 @@ pub use collect::collect_for_fuzzing;
 use ends::{Cause, Ended};
 pub use fault::no_backend;
 pub use keep::{Content, FileKept, Former, Gone, Keep};
+use way_out::WayOut;
 
 /// What a run is connected to.
 pub trait Streams: Send + Sync {
@@ -94,6 +100,8 @@ struct Draft {
     enforced: BTreeSet<Capability>,
     gaps: Vec<cofferdam_core::Gap>,
     usage: Usage,
+    network: NetworkUsage,
+    denials: Denials,
     limits_hit: BTreeSet<LimitName>,
     left_processes: u32,
     collected: Collected,
@@ -172,7 +180,7 @@ impl Engine {
         let began = Instant::now();
         let choice = Choice::of(self, &grant, &request);
         let parked = match &choice.selected {
-            Ok(selected) => pool.take(selected.name, &grant.sandbox_key()).await,
+            Ok(selected) => pool.take(self, selected.name, &grant.sandbox_key()).await,
             Err(_) => None,
         };
         let run = parked.as_ref().map_or_else(|| run.clone(), |parked| parked.run.clone());
@@ -244,6 +252,13 @@ impl<'a> Choice<'a> {
         });
         [start, policy].into_iter().chain(refused).collect()
     }
+}
+
+/// A sandbox that a run has.
+struct Obtained {
+    session: Box<dyn Session>,
+    lock: RunLock,
+    outlet: Arc<dyn Outlet>,
 }
 
 /// Why there is no sandbox.
@@ -337,7 +352,7 @@ impl<'a> Story<'a> {
         let (engine, pool) = (self.engine, self.pool);
         let opening = Instant::now();
         let promised = promised(&grant, &selected);
-        let (mut session, lock) = match self.obtain(granted, grant, selected).await {
+        let Obtained { mut session, lock, outlet } = match self.obtain(granted, grant, selected).await {
             Ok(obtained) => obtained,
             Err(Unopened::Failed(fault)) => return self.failed(Ran::No, fault),
             Err(Unopened::Refused(fault)) => return self.refused(fault),
@@ -346,13 +361,15 @@ impl<'a> Story<'a> {
         let lacking: Vec<_> = promised.difference(session.enforced()).collect();
         if !lacking.is_empty() && !weaken::is_any_off() {
             let fault = fault::of_weaker(&lacking);
+            way_out::close_unused(outlet.as_ref()).await;
             let halted = session.halt().await;
             if session.close().await.is_err() || halted.is_err() {
                 lock.leave_to_sweep();
             }
             return self.failed(Ran::No, fault);
         }
-        let (told, fate) = self.in_session(request, session, opening, held, streams, keep).await;
+        let way_out = WayOut::of(self.run, outlet, Arc::clone(&engine.audit));
+        let (told, fate) = self.in_session(request, session, &way_out, opening, held, streams, keep).await;
         match (fate, pool, key) {
             (Fate::Settled(session), Some(pool), Some(key)) => {
                 pool.take_back(engine, name, key, session, lock).await;
@@ -371,7 +388,7 @@ impl<'a> Story<'a> {
         mut granted: Vec<Event>,
         grant: Grant,
         selected: Selected<'_>,
-    ) -> Result<(Box<dyn Session>, RunLock), Unopened> {
+    ) -> Result<Obtained, Unopened> {
         let enforced = promised(&grant, &selected);
         let Selected { name, backend, why, gaps } = selected;
         let opened = Event::SandboxOpened { backend: name, enforced, gaps: gaps.clone() };
@@ -383,7 +400,8 @@ impl<'a> Story<'a> {
                 return refused(fault::of_audit(&error));
             }
             (self.outcome.backend, self.outcome.gaps) = (Some((name, why)), gaps);
-            return Ok((parked.session, parked.lock));
+            let Parked { session, lock, outlet, .. } = parked;
+            return Ok(Obtained { session, lock, outlet });
         }
         if let Err(error) = self.append(&granted) {
             return refused(fault::of_audit(&error));
@@ -399,8 +417,10 @@ impl<'a> Story<'a> {
             return refused(fault::of_audit(&error));
         }
         stop_at("opening-recorded");
-        match backend.open(self.run, grant).await {
-            Ok(session) => Ok((session, lock)),
+        let outlet = self.engine.outlets.open(self.run, &grant);
+        let outlet = outlet.map_err(|error| Unopened::Failed(fault::of_outlet(&error)))?;
+        match backend.open(self.run, grant, Arc::clone(&outlet)).await {
+            Ok(session) => Ok(Obtained { session, lock, outlet }),
             Err(error) => Err(match fault::of_backend(&error) {
                 // What the requester can mend, and nothing of it ran.
                 fault if fault.code.blame() == Blame::Request => Unopened::Refused(fault),
@@ -413,14 +433,16 @@ impl<'a> Story<'a> {
         mut self,
         request: Request,
         mut session: Box<dyn Session>,
+        way_out: &WayOut,
         opening: Instant,
         held: Held,
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> (Told<'a>, Fate) {
         stop_at("opened");
-        let ended = self.while_it_runs(request, session.as_mut(), opening, &held, streams).await;
+        let ended = self.while_it_runs(request, session.as_mut(), way_out, opening, &held, streams).await;
         let closing = Instant::now();
+        self.take_in(way_out.cut().await);
         stop_at("program-ended");
         let settled = ended.as_ref().ok().and_then(|ended| ended.settled.clone());
         let is_settled = settled.is_some();
@@ -466,6 +488,7 @@ impl<'a> Story<'a> {
         &mut self,
         request: Request,
         session: &mut dyn Session,
+        way_out: &WayOut,
         opening: Instant,
         held: &Held,
         streams: &dyn Streams,
@@ -487,7 +510,8 @@ impl<'a> Story<'a> {
             Err(cause) => return Ok(Ended::before_the_start(cause)),
         };
         let again = held.wanted_again;
-        let ended = stream::until_the_end(running.as_ref(), session, limits, deadline, streams, again).await;
+        let ended =
+            stream::until_the_end(running.as_ref(), session, way_out, limits, deadline, streams, again).await;
         self.times.run = ended.ran_for;
         self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
         Ok(ended)
@@ -530,6 +554,20 @@ impl<'a> Story<'a> {
             }
             _ => Unstarted::Never(fault::of_backend(&error)),
         })
+    }
+
+    /// Takes in what went over the network.
+    fn take_in(&mut self, end: &way_out::End) {
+        let way_out::End { cut, gap, unrecorded } = end;
+        self.outcome.network =
+            NetworkUsage { bytes_out: cut.bytes_out, bytes_in: cut.bytes_in, udp_refused: cut.udp_refused };
+        self.outcome.denials = cut.denials.clone();
+        self.outcome.limits_hit.extend(end.limits_hit());
+        self.unrecorded += unrecorded;
+        if let Some(gap) = gap {
+            self.outcome.enforced.remove(&gap.capability);
+            self.outcome.gaps.push(gap.clone());
+        }
     }
 
     /// Takes in what the kernel counted, and records the limits that were reached.
@@ -602,10 +640,12 @@ impl Told<'_> {
             hints: self.hints,
             times: Times { total: began.elapsed(), ..times },
             usage: outcome.usage,
+            network: outcome.network,
             limits_hit: outcome.limits_hit,
             left_processes: outcome.left_processes,
             enforced: outcome.enforced,
             gaps: outcome.gaps,
+            denials: outcome.denials,
             artifacts: outcome.collected.artifacts,
             rejected: outcome.collected.rejected,
             policy: outcome.policy,

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use cofferdam_engine::pool::Pool;
 use cofferdam_engine::run::Streams;
 use cofferdam_engine::select::Candidate;
 use cofferdam_engine::{Engine, policy_hash, record};
+use cofferdam_testkit::outlets::{OutletScript, ScriptedOutlets};
 use cofferdam_testkit::scripted::{Script, Scripted};
 
 /// Streams without anything in them.
@@ -114,6 +116,7 @@ fn run_id() -> RunId {
 /// What became of a few runs over one pool.
 struct Told {
     backend: Scripted,
+    outlets: ScriptedOutlets,
     outcomes: Vec<Outcome>,
     state: tempfile::TempDir,
 }
@@ -133,7 +136,8 @@ fn batch_in(
 ) -> Told {
     let backend = Scripted::new(script);
     let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
-    let engine = Engine::open(candidates, state.path()).unwrap();
+    let outlets = ScriptedOutlets::new(OutletScript::default(), backend.list());
+    let engine = Engine::open(candidates, state.path()).unwrap().with_outlets(Arc::new(outlets.clone()));
     let pool = Pool::new(usual, request(), size, Box::new(|| Ok(run_id())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let ((), outcomes) = runtime.block_on(async {
@@ -150,7 +154,7 @@ fn batch_in(
         };
         tokio::join!(pool.keep(&engine), work)
     });
-    Told { backend, outcomes, state }
+    Told { backend, outcomes, outlets, state }
 }
 
 /// Each way in which a job can narrow its policy, by name.
@@ -174,6 +178,10 @@ const NARROWER: &[(&str, fn(&mut Policy))] = &[
     ("workspace", |p| *p = with_workspace(p.clone())),
     ("require", |p| p.require = [Capability::SeparateKernel].into()),
     ("accepted gaps", |p| p.accept_gaps.clear()),
+    ("bytes that leave", |p| p.limits.bytes_out = 1),
+    ("requests", |p| p.limits.requests = 1),
+    ("connections", |p| p.limits.connections = 1),
+    ("hosts", |p| p.limits.hosts = 1),
     ("backend", |p| p.backend = Some(BackendName::Container)),
 ];
 
@@ -221,7 +229,7 @@ fn a_deadline_of_a_job_holds_in_a_parked_sandbox() {
 fn a_parked_sandbox_serves_one_job_and_all_are_closed_at_the_end() {
     for size in [1, 3] {
         let jobs = vec![wide(); 7];
-        let Told { backend, outcomes, state } = batch(script(), size, &jobs);
+        let Told { backend, outcomes, state, .. } = batch(script(), size, &jobs);
         let executed = backend.executed_in();
         assert_eq!(executed, (0..7).collect::<Vec<_>>(), "each in a sandbox of its own");
         assert!(backend.opened().len() <= 7 + size);
@@ -288,7 +296,7 @@ fn renewable() -> Script {
 fn a_sandbox_that_can_be_renewed_serves_the_next_job_of_the_same_grant() {
     for size in [1, 3] {
         let jobs = vec![wide(); 9];
-        let Told { backend, outcomes, state } = batch(renewable(), size, &jobs);
+        let Told { backend, outcomes, state, .. } = batch(renewable(), size, &jobs);
         assert!(outcomes.iter().all(|outcome| outcome.end == End::Exited(0)));
         assert_eq!(backend.executed_in().len(), 9);
         assert!(backend.opened().len() <= size + 1, "{size}: {} opened", backend.opened().len());
@@ -302,7 +310,7 @@ fn a_sandbox_that_can_be_renewed_serves_the_next_job_of_the_same_grant() {
 
 #[test]
 fn a_job_in_a_renewed_sandbox_is_recorded_as_every_other() {
-    let Told { state, outcomes, backend } = batch(renewable(), 1, &vec![wide(); 4]);
+    let Told { state, outcomes, backend, .. } = batch(renewable(), 1, &vec![wide(); 4]);
     assert!(backend.renewed() > 0);
     for outcome in outcomes {
         let entries = record::events(state.path(), record::RunFilter::One(outcome.run)).unwrap();
@@ -331,7 +339,7 @@ fn no_job_of_another_grant_gets_a_renewed_sandbox() {
 fn a_sandbox_that_cannot_be_renewed_is_closed_and_the_next_job_gets_another() {
     for most in [0, 1] {
         let once = Script { renewals: Some(most), ..script() };
-        let Told { backend, outcomes, state } = batch(once, 1, &vec![wide(); 6]);
+        let Told { backend, outcomes, state, .. } = batch(once, 1, &vec![wide(); 6]);
         assert!(outcomes.iter().all(|outcome| outcome.end == End::Exited(0)));
         let mut served = std::collections::BTreeMap::new();
         for number in backend.executed_in() {
@@ -360,7 +368,8 @@ fn a_sandbox_whose_files_are_taken_out_is_halted_first() {
     let backend = Scripted::new(renewable());
     let state = tempfile::tempdir().unwrap();
     let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
-    let engine = Engine::open(candidates, state.path()).unwrap();
+    let outlets = ScriptedOutlets::new(OutletScript::default(), backend.list());
+    let engine = Engine::open(candidates, state.path()).unwrap().with_outlets(Arc::new(outlets));
     let pool = Pool::new(wide(), request(), 1, Box::new(|| Ok(run_id())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -394,8 +403,48 @@ fn a_run_without_a_pool_is_never_settled() {
     let backend = Scripted::new(renewable());
     let state = tempfile::tempdir().unwrap();
     let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
-    let engine = Engine::open(candidates, state.path()).unwrap();
+    let outlets = ScriptedOutlets::new(OutletScript::default(), backend.list());
+    let engine = Engine::open(candidates, state.path()).unwrap().with_outlets(Arc::new(outlets));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(engine.run(&run_id(), request(), grant(&wide()), &Silent, None));
-    assert_eq!(backend.told(), ["open", "exec prog", "halt", "close"]);
+    let told = ["open outlet", "open", "attach", "record", "exec prog", "cut", "halt", "close"];
+    assert_eq!(backend.told()[..told.len()], told);
+}
+
+#[test]
+fn a_parked_sandbox_has_its_way_out_from_when_it_was_opened_and_records_for_the_run_that_takes_it() {
+    let Told { outcomes, outlets, .. } = batch(script(), 1, &vec![wide(); 3]);
+    let opened = outlets.opened();
+    for outcome in outcomes {
+        let of_run = opened.iter().filter(|outlet| outlet.run() == Some(outcome.run.clone()));
+        assert_eq!(of_run.map(|outlet| outlet.opened_for.clone()).collect::<Vec<_>>(), [outcome.run]);
+    }
+}
+
+#[test]
+fn a_renewed_sandbox_has_a_way_out_of_its_own_for_each_run() {
+    let jobs = vec![wide(); 5];
+    let Told { backend, outcomes, outlets, .. } = batch(renewable(), 1, &jobs);
+    assert!(backend.renewed() > 0);
+    let had: Vec<_> = outlets.opened().iter().filter_map(|outlet| outlet.run()).collect();
+    assert_eq!(had.len(), jobs.len(), "none serves two");
+    let ran: BTreeSet<_> = outcomes.into_iter().map(|outcome| outcome.run).collect();
+    assert_eq!(had.into_iter().collect::<BTreeSet<_>>(), ran);
+    let told = backend.told();
+    let cuts = told.iter().filter(|line| *line == "cut").count();
+    assert!(cuts >= outlets.opened().len(), "each is cut, also one that nobody had: {told:?}");
+}
+
+#[test]
+fn a_budget_that_a_job_narrows_is_that_of_its_way_out() {
+    let mut narrow = wide();
+    narrow.limits.requests = 1;
+    for jobs in [[wide(), narrow.clone(), wide()], [narrow.clone(), narrow.clone(), narrow]] {
+        let Told { outcomes, outlets, .. } = batch(renewable(), 1, &jobs);
+        for (outcome, policy) in outcomes.iter().zip(&jobs) {
+            let opened = outlets.opened();
+            let outlet = opened.iter().find(|outlet| outlet.run().as_ref() == Some(&outcome.run));
+            assert_eq!(outlet.unwrap().limits.requests, policy.limits.requests);
+        }
+    }
 }

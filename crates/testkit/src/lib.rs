@@ -1,6 +1,8 @@
 //! Test machinery: never shipped.
 //!
 //! - [`conformance`]: the behaviour that every backend must show, and toys that show that it is tested.
+//! - [`origins`]: a network with the whole world in it, which says what arrived where.
+//! - [`outlets`]: ways out that do what they are told and record it, for tests of the engine and of backends.
 //! - [`product`]: the program as a user has it, with a state folder of its own.
 //! - [`host`]: what the host looks like, to compare before and after.
 //! - [`left`]: what a product left there, told from what others do meanwhile.
@@ -16,6 +18,8 @@
 pub mod conformance;
 pub mod host;
 pub mod left;
+pub mod origins;
+pub mod outlets;
 pub mod product;
 pub mod rows;
 pub mod scripted;

@@ -15,6 +15,7 @@ use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::Files;
 use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
+use cofferdam_core::outlet::{Doors, Outlet};
 use cofferdam_core::request::{File, Request, WindowSize};
 
 /// What its programs do.
@@ -187,6 +188,12 @@ impl Scripted {
         self.told.lock().unwrap().clone()
     }
 
+    /// The list of what it is told, for others to add to.
+    #[must_use]
+    pub fn list(&self) -> Arc<Mutex<Vec<String>>> {
+        Arc::clone(&self.told)
+    }
+
     fn note(&self, what: impl Into<String>) {
         self.told.lock().unwrap().push(what.into());
     }
@@ -214,7 +221,12 @@ impl Backend for Scripted {
         Fit::Yes { why: "it is scripted".into() }
     }
 
-    fn open<'a>(&'a self, _: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+    fn open<'a>(
+        &'a self,
+        _: &'a RunId,
+        grant: Grant,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             self.note("open");
             if self.script.open_fails {
@@ -225,6 +237,7 @@ impl Backend for Scripted {
                 opened.push(grant.sandbox_key());
                 opened.len() - 1
             };
+            outlet.attach(Doors::default())?;
             let mut enforced = self.script.offers.enforced().clone();
             enforced.retain(|capability| !self.script.lacks.contains(capability));
             let backend = self.clone();
@@ -323,7 +336,10 @@ impl Session for ScriptedSession {
         Box::pin(async { Ok(left) })
     }
 
-    fn renew(mut self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+    fn renew(
+        mut self: Box<Self>,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
         assert!(self.state.settled && !self.state.halted, "only what is settled is renewed");
         self.renewals += 1;
         if Some(self.renewals) > self.backend.script.renewals {
@@ -335,7 +351,10 @@ impl Session for ScriptedSession {
         self.backend.note("renew");
         self.backend.renewed.fetch_add(1, Ordering::SeqCst);
         self.state = ScriptedState::default();
-        Box::pin(async { Ok(Some(self as Box<dyn Session>)) })
+        Box::pin(async move {
+            outlet.attach(Doors::default())?;
+            Ok(Some(self as Box<dyn Session>))
+        })
     }
 
     fn close(mut self: Box<Self>) -> Boxed<'static, Result<(), BackendError>> {

@@ -37,7 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cofferdam-engine", &["cofferdam-core"]),
     ("cofferdam-guest", &["cofferdam-core", "cofferdam-sys"]),
     ("cofferdam-sys", &["cofferdam-core"]),
-    (TESTKIT, &["cofferdam-backends", "cofferdam-core", "cofferdam-engine"]),
+    (TESTKIT, &["cofferdam-backends", "cofferdam-core", "cofferdam-engine", "cofferdam-sys"]),
     ("xtask", &[]),
 ];
 

@@ -80,7 +80,15 @@ fn steps(grant: &Grant) -> (Vec<Step>, BTreeSet<String>) {
     let cpu = View::of(&Cores::choose(grant.limits().cpus));
     let disk = disk::is_needed(grant.limits()).then_some(0);
     let terminal = grant.asks().contains(&Capability::Tty);
-    let steps = root::steps(&Plan { limits: grant.limits(), cpu, files: &files, terminal, disk });
+    let steps = root::steps(&Plan {
+        limits: grant.limits(),
+        cpu,
+        files: &files,
+        terminal,
+        disk,
+        captured: None,
+        trust: None,
+    });
     let survey = files.workspace.take().map(|plan| plan.surveying.finish().unwrap());
     let hidden = survey.into_iter().flat_map(|survey| survey.hidden);
     (steps, hidden.map(|path| String::from_utf8(path).unwrap()).collect())

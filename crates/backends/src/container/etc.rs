@@ -52,10 +52,10 @@ const JAVA: &str = "/usr/lib/jvm";
 /// Links of the host's `/etc` that are kept as links, if they lead into `/usr`.
 const LINKS: [&str; 2] = ["localtime", "os-release"];
 
-/// Everything in the made `/etc`.
-pub(super) fn entries(user: u32) -> Vec<Entry> {
+/// Everything in the made `/etc`. Without a name server no name is found.
+pub(super) fn entries(user: u32, name_server: Option<&str>) -> Vec<Entry> {
     let host = Path::new("/etc");
-    let mut entries = made(user);
+    let mut entries = made(user, name_server);
     entries.extend(SHOWN.iter().filter_map(|name| shown(host.join(name))));
     entries.extend(java_settings());
     for name in LINKS {
@@ -68,7 +68,11 @@ pub(super) fn entries(user: u32) -> Vec<Entry> {
     entries
 }
 
-fn made(user: u32) -> Vec<Entry> {
+fn made(user: u32, name_server: Option<&str>) -> Vec<Entry> {
+    let servers = match name_server {
+        Some(address) => format!("nameserver {address}\n"),
+        None => "# This sandbox has no name server.\n".to_owned(),
+    };
     let text = |name, text: String| Entry::Text(name, text);
     vec![
         text(
@@ -86,7 +90,7 @@ fn made(user: u32) -> Vec<Entry> {
             "nsswitch.conf",
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".into(),
         ),
-        text("resolv.conf", "# This sandbox has no name server.\n".into()),
+        text("resolv.conf", servers),
     ]
 }
 
@@ -129,7 +133,7 @@ mod tests {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(shown(folder.path().to_owned()), None);
         assert!(shown("/etc/ld.so.cache".into()).is_some());
-        let all = entries(1000);
+        let all = entries(1000, None);
         let names =
             |word| all.iter().any(|entry| matches!(entry, Entry::Host { path, .. } if path.ends_with(word)));
         assert!(names("ld.so.cache") && !names("shadow") && !names("private"));

@@ -8,7 +8,7 @@
 //! - [`ids`]: the unprivileged user that a run is outside.
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
 //! - [`open`]: how all of it becomes a sandbox. [`session`]: a sandbox that is open; [`running`]: a program in it, perhaps on a [`terminal`].
-//! - [`disk`]: writable space beyond memory.
+//! - [`disk`]: writable space beyond memory. [`reach`]: what leads out, and what is trusted there, by [`java`] too.
 //! - [`fittings`] and [`jail`]: what a container has that is the jail of another backend's worker.
 
 #[cfg(test)]
@@ -22,8 +22,10 @@ mod hindrances;
 mod ids;
 #[cfg(feature = "wasm")]
 mod jail;
+mod java;
 mod open;
 mod probe;
+mod reach;
 mod root;
 mod running;
 mod session;
@@ -32,13 +34,14 @@ mod weakened;
 
 use std::ffi::CString;
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
 use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::Files;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::policy::Limits;
 use cofferdam_core::request::{Lang, Program, Request};
 use cofferdam_sys::cgroup::{self, CgroupError};
@@ -66,6 +69,8 @@ pub struct Container {
     /// What was found when it was first asked for: an ordinary user's run gets a cgroup of its own
     /// then, and a command that runs nothing in a container shouldn't.
     found: OnceLock<(Host, Offers)>,
+    /// Whether there are ways out for its sandboxes.
+    reaches_out: bool,
     /// A folder of ours: the guest agent's program is kept in it, and disks are made there.
     folder: PathBuf,
 }
@@ -77,7 +82,27 @@ impl Container {
     /// `folder` is one that only we can write; the first run puts the guest agent's program into it.
     #[must_use]
     pub fn for_runs(folder: PathBuf) -> Self {
-        Container { found: OnceLock::new(), folder }
+        Container { found: OnceLock::new(), reaches_out: false, folder }
+    }
+
+    /// The same where the engine has ways out for sandboxes: then what a container sends is captured and judged,
+    /// as far as this kernel can do that.
+    #[must_use]
+    pub fn with_outlets(mut self) -> Self {
+        self.reaches_out = true;
+        if let Some((host, _)) = self.found.take() {
+            self.found = OnceLock::from(self.found_on(host));
+        }
+        self
+    }
+
+    /// What is found on a host, with what it captures if that is wanted.
+    fn found_on(&self, mut host: Host) -> (Host, Offers) {
+        if self.reaches_out {
+            host.look_at_captures(&self.folder);
+        }
+        let offers = host.offers();
+        (host, offers)
     }
 
     /// The same for a command that only looks: nothing is changed.
@@ -85,15 +110,11 @@ impl Container {
     pub fn probe(folder: PathBuf) -> Self {
         let host = Host::look();
         let offers = host.offers();
-        Container { found: OnceLock::from((host, offers)), folder }
+        Container { found: OnceLock::from((host, offers)), reaches_out: false, folder }
     }
 
     fn found(&self) -> &(Host, Offers) {
-        self.found.get_or_init(|| {
-            let host = Host::look_for_runs();
-            let offers = host.offers();
-            (host, offers)
-        })
+        self.found.get_or_init(|| self.found_on(Host::look_for_runs()))
     }
 
     /// What was found on the host.
@@ -103,15 +124,16 @@ impl Container {
     }
 
     /// Opens a container with fittings, for programs of its own or as another backend's jail. `gaps` are
-    /// what the grant asks for and isn't enforced.
+    /// what the grant asks for and isn't enforced. Without an outlet nothing leads out of it.
     pub(crate) async fn open_with(
         &self,
         run: &RunId,
         grant: &Grant,
         gaps: &[Gap],
         fittings: &Fittings,
+        outlet: Option<Arc<dyn Outlet>>,
     ) -> Result<ContainerSession, BackendError> {
-        open::open(self.host(), &self.folder, &group_name(run), grant, gaps, fittings).await
+        open::open(self.host(), &self.folder, &group_name(run), grant, gaps, fittings, outlet).await
     }
 }
 
@@ -160,9 +182,15 @@ impl Backend for Container {
         }
     }
 
-    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+    fn open<'a>(
+        &'a self,
+        run: &'a RunId,
+        grant: Grant,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
-            let session = self.open_with(run, &grant, &self.gaps(&grant), &Fittings::default()).await?;
+            let (gaps, fittings) = (self.gaps(&grant), Fittings::default());
+            let session = self.open_with(run, &grant, &gaps, &fittings, Some(outlet)).await?;
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }

@@ -12,8 +12,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::grant::Grant;
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::policy::Limits;
+use cofferdam_core::request::Variable;
 use cofferdam_core::weaken::stop_at;
+use cofferdam_sys::capture::Capture;
 use cofferdam_sys::cgroup::{Ceilings, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
 use cofferdam_sys::launch::{Ids, Launch, Launched, Layers, Resource};
@@ -23,6 +26,8 @@ use super::cpu::{Cores, View};
 use super::files::{self, Base, HostFiles, Owner, Put};
 use super::fittings::Fittings;
 use super::ids::RunIds;
+use super::probe::REACHING_OUT;
+use super::reach::{Reach, Trust};
 use super::root::Plan;
 use super::running::{Inside, watch};
 use super::session::ContainerSession;
@@ -78,6 +83,7 @@ pub(super) async fn open(
     grant: &Grant,
     gaps: &[Gap],
     fittings: &Fittings,
+    outlet: Option<Arc<dyn Outlet>>,
 ) -> Result<ContainerSession, BackendError> {
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     stop_at("ids-reserved");
@@ -87,7 +93,19 @@ pub(super) async fn open(
     stop_at("cgroups-made");
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
     let (ids_of_run, pids) = (ids.ids(), ceilings.pids);
-    let start = Start { host, folder, ids: ids_of_run, grant, group: &group, pids, fittings };
+    let reach = reach(host, grant, outlet);
+    let trust = reach.trust(grant.network());
+    let start = Start {
+        host,
+        folder,
+        ids: ids_of_run,
+        grant,
+        group: &group,
+        pids,
+        fittings,
+        captured: reach.capture(),
+        trust: trust.as_ref(),
+    };
     let started = match start.with_owner(None) {
         Err(Failed::MostlyOf(owner)) => start.with_owner(Some(owner)),
         result => result,
@@ -101,13 +119,15 @@ pub(super) async fn open(
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(control).map_err(BackendError::host("open the control socket"))?;
     Ok(ContainerSession {
-        enforced: enforced(host, &group, launched.layers(), gaps, terminals.is_some()),
-        environment: grant.environment().to_vec(),
+        enforced: enforced(host, grant, &group, launched.layers(), gaps, reach.capture().is_some()),
+        environment: environment(trust.is_some(), grant),
         python: grant.files().python.clone(),
         inside: Arc::new(Inside { agent, group, ended: watch(ended)?, oom, lost: AtomicBool::new(false) }),
         launched,
         memory_bytes: limits.memory_bytes,
         halted: None,
+        reach,
+        changed: None,
         writable: None,
         terminals,
         base,
@@ -115,6 +135,22 @@ pub(super) async fn open(
         cores,
         ids,
     })
+}
+
+/// What leads out of a sandbox: nothing, where nothing is captured or nobody takes it.
+fn reach(host: &Host, grant: &Grant, outlet: Option<Arc<dyn Outlet>>) -> Reach {
+    match (&host.captures, outlet) {
+        (Ok(support), Some(outlet)) if weakened::has_its_own_network() => {
+            Reach::new(support, grant.network(), outlet)
+        }
+        _ => Reach::nowhere(),
+    }
+}
+
+/// The variables that were granted, and before them those by which programs find what they should trust.
+fn environment(trusts: bool, grant: &Grant) -> Vec<Variable> {
+    let trust = trusts.then(Trust::variables).into_iter().flatten();
+    trust.chain(grant.environment().iter().cloned()).collect()
 }
 
 /// What a start is made of.
@@ -127,6 +163,8 @@ struct Start<'a> {
     /// The ceiling on processes, the agent included.
     pids: u32,
     fittings: &'a Fittings,
+    captured: Option<&'a Capture>,
+    trust: Option<&'a Trust>,
 }
 
 /// What has been started.
@@ -170,7 +208,15 @@ impl Start<'_> {
             born_in: self.group.born_in().map_err(of_cgroup)?,
             ids: self.ids.clone(),
             mounts: std::mem::take(&mut files.mounts),
-            steps: root::steps(&Plan { limits, cpu: View::of(&cores), files: &files, terminal, disk }),
+            steps: root::steps(&Plan {
+                limits,
+                cpu: View::of(&cores),
+                files: &files,
+                terminal,
+                disk,
+                captured: self.captured,
+                trust: self.trust,
+            }),
             cores: cores.as_slice().to_vec(),
             rlimits: rlimits(self.pids, self.group.limits(Controller::Pids)),
             landlock: landlock(self.host),
@@ -235,10 +281,11 @@ pub(super) fn landlock(host: &Host) -> Option<Ruleset> {
 /// What holds, read from what was set up, without what this grant's own limits rule out.
 fn enforced(
     host: &Host,
+    grant: &Grant,
     group: &Group,
     layers: Layers,
     gaps: &[Gap],
-    terminal: bool,
+    captured: bool,
 ) -> BTreeSet<Capability> {
     let offers = host.offers();
     let holds = |capability| match capability {
@@ -248,7 +295,9 @@ fn enforced(
         Capability::Cpu => group.limits(Controller::Cpu),
         Capability::Memory => group.limits(Controller::Memory),
         Capability::Pids => group.limits(Controller::Pids) || !host.root, // by namespace then
-        Capability::Tty => terminal,
+        Capability::Tty => grant.asks().contains(&capability),
+        // Without a rule there is nothing to judge: that nothing leaves is another promise.
+        capability if REACHING_OUT.contains(&capability) => captured && grant.asks().contains(&capability),
         _ => true,
     };
     let missing = |capability| gaps.iter().any(|gap| gap.capability == capability);

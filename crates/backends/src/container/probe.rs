@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam_core::capability::{Capability, Offers};
 use cofferdam_core::policy::Limits;
+use cofferdam_sys::capture::Support;
 use cofferdam_sys::cgroup::{Cgroups, Controller, Missing};
 use cofferdam_sys::launch::{Launch, LaunchError};
 use cofferdam_sys::{fdpass, landlock, process, seccomp as filter};
@@ -15,7 +16,7 @@ use super::cpu::{Cores, View};
 use super::files::HostFiles;
 use super::ids::RunIds;
 use super::root::Plan;
-use super::{hindrances, open, root};
+use super::{hindrances, open, reach, root};
 use crate::agent;
 
 /// What was found on the host.
@@ -33,6 +34,8 @@ pub struct Host {
     pub no_seccomp: Option<(String, String)>,
     /// Whether we are root here.
     pub root: bool,
+    /// What of its network can be captured, or why nothing can and what to do.
+    pub captures: Result<Support, (String, String)>,
 }
 
 impl Host {
@@ -50,6 +53,7 @@ impl Host {
             no_proc: hindrances::masked_proc(&mounts),
             no_seccomp: seccomp(proc),
             root,
+            captures: Err(no_way_out()),
         }
     }
 
@@ -62,6 +66,15 @@ impl Host {
             host.cgroups.prepare();
         }
         host
+    }
+
+    /// Looks at what of a sandbox's network can be captured, for ways out that are there. What was found is kept in
+    /// a folder of ours.
+    pub(super) fn look_at_captures(&mut self, folder: &Path) {
+        if self.impossible().is_none() {
+            self.captures =
+                reach::support(folder).map_err(|why| (why.to_string(), HOW_TO_CAPTURE.to_owned()));
+        }
     }
 
     /// Starts a sandbox as a run would, without cgroups and without a program, and ends it. Gives
@@ -141,6 +154,7 @@ impl Host {
             // Without root the kernel counts processes by the sandbox's own user namespace.
             Capability::Pids if !self.root => return None,
             Capability::Pids => Controller::Pids,
+            capability if REACHING_OUT.contains(&capability) => return self.no_capture(capability),
             _ => return None,
         };
         let missing = self.cgroups.place(controller).err()?;
@@ -149,6 +163,17 @@ impl Host {
             return None;
         }
         Some((missing.to_string(), how_to_get(missing)))
+    }
+
+    /// Why what leaves can't be judged, or not at every port.
+    fn no_capture(&self, capability: Capability) -> Option<(String, String)> {
+        let support = match &self.captures {
+            Ok(support) => support,
+            Err(trouble) => return Some(trouble.clone()),
+        };
+        let every_port = support.every_port.as_ref().err()?;
+        let unlisted = capability == Capability::DenialsUnlistedPort;
+        unlisted.then(|| (every_port.to_string(), HOW_TO_CAPTURE_EVERY_PORT.to_owned()))
     }
 
     fn no_landlock(&self) -> Option<(String, String)> {
@@ -167,8 +192,7 @@ impl Host {
     }
 
     fn without_what_containers_never_have(&self, offers: Offers) -> Offers {
-        let not_yet = "this version's containers have no network but their own loopback";
-        let mut offers = offers
+        offers
             .without(
                 Capability::SeparateKernel,
                 "a container shares the host's kernel",
@@ -183,8 +207,7 @@ impl Host {
                 Capability::Credentials,
                 "this version mints no credentials",
                 "remove the credential from the policy",
-            );
-        offers = offers
+            )
             .without(
                 Capability::RuntimeVersion,
                 "there is no separate runtime here whose version could be judged",
@@ -194,24 +217,19 @@ impl Host {
                 Capability::ProviderEgress,
                 "there is no provider: the program runs on this host",
                 "no backend of this version is a provider's: don't require it",
-            );
-        for capability in [
-            Capability::Egress,
-            Capability::EgressHttp,
-            Capability::EgressTcp,
-            Capability::Dns,
-            Capability::DenialsUnlistedPort,
-        ] {
-            offers = offers.without(capability, not_yet, "remove the network rules");
-        }
-        offers
+            )
     }
 }
 
-/// What every container enforces by construction.
-const ENFORCED: [Capability; 11] = [
+/// What a container enforces where nothing stands in the way.
+const ENFORCED: [Capability; 16] = [
     Capability::Cpu,
+    Capability::DenialsUnlistedPort,
     Capability::Disk,
+    Capability::Dns,
+    Capability::Egress,
+    Capability::EgressHttp,
+    Capability::EgressTcp,
     Capability::Files,
     Capability::Landlock,
     Capability::Memory,
@@ -222,6 +240,27 @@ const ENFORCED: [Capability; 11] = [
     Capability::Timeout,
     Capability::Tty,
 ];
+
+/// What of that needs a capture of the network, and somebody who judges what is captured.
+pub(super) const REACHING_OUT: [Capability; 5] = [
+    Capability::DenialsUnlistedPort,
+    Capability::Dns,
+    Capability::Egress,
+    Capability::EgressHttp,
+    Capability::EgressTcp,
+];
+
+/// Why a container reaches nobody where nothing was said about ways out.
+fn no_way_out() -> (String, String) {
+    let why = "nothing here lets anything out of a container but to its own loopback";
+    (why.to_owned(), "remove the network rules, or use a build with an egress proxy".to_owned())
+}
+
+/// What to do where nothing can be captured.
+const HOW_TO_CAPTURE: &str = "run it on the host itself, outside of containers, with CONFIG_NET_NS";
+
+/// What to do where nftables is missing.
+const HOW_TO_CAPTURE_EVERY_PORT: &str = "load the kernel's modules nf_tables, nft_redir and nft_reject_inet                                          (modprobe), or use a kernel with CONFIG_NF_TABLES_INET";
 
 /// Why user namespaces can't be made, from what the kernel says about itself.
 fn user_namespaces(proc: &Path) -> Option<(String, String)> {
@@ -330,6 +369,7 @@ mod tests {
             no_proc: None,
             no_seccomp: None,
             root: true,
+            captures: Err(no_way_out()),
         };
         let offers = host.offers();
         assert!(offers.enforced().is_empty());
@@ -347,6 +387,7 @@ mod tests {
             no_proc: None,
             no_seccomp: None,
             root: true,
+            captures: Err(no_way_out()),
         };
         let offers = host.offers();
         let explained: Vec<_> = offers.gaps().map(|gap| gap.capability).collect();
@@ -364,6 +405,7 @@ mod tests {
             no_proc: None,
             no_seccomp: None,
             root: true,
+            captures: Err(no_way_out()),
         };
         let offers = host.offers();
         for capability in [Capability::Memory, Capability::Cpu, Capability::Pids, Capability::Landlock] {

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cofferdam_core::policy::Limits;
+use cofferdam_sys::capture::Capture;
 use cofferdam_sys::landlock::Access;
 use cofferdam_sys::launch::{MountFlags, Step};
 
@@ -17,6 +18,7 @@ use super::cpu::View;
 use super::etc::{self, Entry};
 use super::files::{HostFiles, Place, Source, c_path};
 use super::ids::USER;
+use super::reach::{AUTHORITY, BUNDLE, NAME_SERVER, Trust};
 
 /// Where programs find their files; the working directory.
 pub(super) const WORKSPACE: &CStr = c"/workspace";
@@ -78,12 +80,16 @@ pub(super) struct Plan<'a> {
     /// The file system that holds what is written, if that isn't the root's own memory: its position
     /// among the launch's mounts.
     pub(super) disk: Option<usize>,
+    /// What captures everything that it sends.
+    pub(super) captured: Option<&'a Capture>,
+    /// What is trusted beyond the host's certificates.
+    pub(super) trust: Option<&'a Trust>,
 }
 
 impl<'a> Plan<'a> {
     /// Nothing but the host's `/usr`.
     pub(super) fn plain(limits: &'a Limits, cpu: View, files: &'a HostFiles) -> Self {
-        Plan { limits, cpu, files, terminal: false, disk: None }
+        Plan { limits, cpu, files, terminal: false, disk: None, captured: None, trust: None }
     }
 
     /// Where folders lie that hold what is written and aren't shown by themselves.
@@ -94,12 +100,12 @@ impl<'a> Plan<'a> {
 
 /// All steps for a sandbox. The folders that are handed over
 /// are, in this order and if they are needed: that of terminals, the one that the host fills, the one
-/// that holds what the program changed.
+/// that holds what the program changed. Behind them comes what the capture hands over.
 pub(super) fn steps(plan: &Plan<'_>) -> Vec<Step> {
-    let Plan { limits, cpu, files, terminal, disk } = *plan;
+    let Plan { limits, cpu, files, terminal, disk, captured, trust } = *plan;
     let mut steps = Steps(Vec::with_capacity(160));
     steps.host_usr();
-    steps.etc(etc::entries(USER));
+    steps.etc(etc::entries(USER, captured.map(|_| NAME_SERVER)));
     steps.dev();
     if terminal {
         steps.push(Step::HandOver { path: c"dev/pts".into() });
@@ -115,10 +121,16 @@ pub(super) fn steps(plan: &Plan<'_>) -> Vec<Step> {
     steps.shown(plan, &mut made);
     steps.sys(cpu);
     steps.proc(cpu);
+    if let Some(trust) = trust {
+        steps.trust(trust);
+    }
     steps.push(Step::Pivot);
     steps.attributes(c"/", MountFlags::READ_ONLY, false);
     steps.push(Step::Hostname(c"cofferdam".into()));
-    steps.push(Step::Loopback);
+    match captured {
+        Some(capture) => steps.0.extend(capture.steps()), // which brings up the loopback interface too
+        None => steps.push(Step::Loopback),
+    }
     let made = Made::by(&steps.0);
     let on_disk = Limits { disk_bytes: Some(0), files: 0, ..limits.clone() };
     let mut all = vec![new_root(if disk.is_some() { &on_disk } else { limits }, &made, files)];
@@ -444,6 +456,27 @@ impl Steps {
             let made = format!("run/{name}");
             self.file(&made, &text);
             self.cover(&made, name, true);
+        }
+    }
+
+    /// Shows what is trusted, and that over what the system has in its place.
+    fn trust(&mut self, trust: &Trust) {
+        let [bundle, authority] = [BUNDLE, AUTHORITY].map(|path| path.trim_start_matches('/'));
+        self.folder("run/trust");
+        self.file(bundle, &trust.bundle);
+        self.file(authority, &trust.authority);
+        if let Some((place, store)) = &trust.java {
+            let made = "run/trust/java";
+            self.push(Step::File { path: path(&[made]), bytes: store.clone() });
+            self.push(Step::Cover {
+                source: path(&[made]),
+                target: path(&[&inside(place)]),
+                read_only: true,
+            });
+        }
+        for place in &trust.over {
+            let target = path(&[&inside(place)]);
+            self.push(Step::Cover { source: path(&[bundle]), target, read_only: true });
         }
     }
 

@@ -14,6 +14,7 @@ use cofferdam_core::backend::{BackendError, Boxed, Exec, Left, Running, Session,
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Python;
 use cofferdam_core::outcome::{LimitName, Usage};
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::request::{File, Lang, Variable, WindowSize};
 use cofferdam_core::weaken::stop_at;
 use cofferdam_sys::cgroup::Group;
@@ -24,6 +25,7 @@ use tokio::sync::Mutex;
 use super::cpu::Cores;
 use super::files::{Base, Changes, Put};
 use super::ids::RunIds;
+use super::reach::Reach;
 use super::running::{ContainerRunning, Inside, Pipes, Streams};
 use super::terminal::Terminal;
 use super::{interpreter, of_cgroup, of_launch, root, weakened};
@@ -51,6 +53,10 @@ pub(crate) struct ContainerSession {
     pub(super) inside: Arc<Inside>,
     pub(super) memory_bytes: u64,
     pub(super) halted: Option<Left>,
+    /// What leads out, until it is handed over.
+    pub(super) reach: Reach,
+    /// What the program changed, once it was taken from the set-up.
+    pub(super) changed: Option<OwnedFd>,
     /// The one file system in which anything can be written, once somebody has asked for its state. It goes
     /// before everything inside does.
     pub(super) writable: Option<[std::fs::File; 3]>,
@@ -113,8 +119,10 @@ impl Session for ContainerSession {
             if self.halted.is_none() {
                 return Err(BackendError::Spent);
             }
-            let folder = self.launched.handed_over();
-            let folder = folder.map_err(BackendError::host("open the working directory"))?;
+            let folder = match self.changed.take() {
+                Some(folder) => folder,
+                None => self.take_changed()?,
+            };
             let base = std::mem::replace(&mut self.base, Base::Empty);
             Changes { folder, base, put: std::mem::take(&mut self.put) }.collect(receiver).await
         })
@@ -125,7 +133,10 @@ impl Session for ContainerSession {
         Box::pin(async { Ok(None) })
     }
 
-    fn renew(self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+    fn renew(
+        self: Box<Self>,
+        _: Arc<dyn Outlet>,
+    ) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
         Box::pin(async move { self.close().await.map(|()| None) })
     }
 
@@ -165,7 +176,23 @@ impl ContainerSession {
         failure.map_or(error, of_launch)
     }
 
+    /// Takes the folder that holds what the program changes.
+    fn take_changed(&self) -> Result<OwnedFd, BackendError> {
+        self.launched.handed_over().map_err(BackendError::host("open the working directory"))
+    }
+
+    /// Hands over what leads out, before the first program starts.
+    async fn reach_out(&mut self) -> Result<(), BackendError> {
+        if !self.reach.is_pending() {
+            return Ok(());
+        }
+        self.inside.agent.greeted().await?; // everything that the set-up hands over is there then
+        self.changed = Some(self.take_changed()?);
+        self.reach.hand_over(&self.launched)
+    }
+
     async fn start(&mut self, exec: Exec) -> Result<ContainerRunning, BackendError> {
+        self.reach_out().await?;
         let (file, argv) = as_command(exec.program, |lang| self.interpreter(lang));
         if let Some(file) = file {
             self.put.note(file.name.as_c_str().to_bytes(), &file.bytes);
@@ -245,7 +272,7 @@ impl ContainerSession {
         let is_set_up = inside.agent.has_greeted();
         let living = if is_set_up { living(&inside.group, first) } else { vec![] };
         let processes = living.len().saturating_sub(1);
-        let at_work = living.iter().skip(1).filter_map(|process| cpu_so_far(process)).sum();
+        let at_work: Duration = living.iter().skip(1).filter_map(|process| cpu_so_far(process)).sum();
         let full = if is_set_up { fullness(first) } else { BTreeSet::new() };
         inside.group.unthrottle();
         self.writable = None;

@@ -62,6 +62,11 @@ pub(super) fn launch(mut launch: Launch) -> Launch {
     launch
 }
 
+/// Whether a sandbox has a network of its own, in which something can be captured.
+pub(super) fn has_its_own_network() -> bool {
+    !is_off(Control::NetNamespace)
+}
+
 /// One step, or none.
 fn step(step: Step) -> Option<Step> {
     match step {

@@ -12,6 +12,7 @@ use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::{Files, Workspace};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::request::{Lang, Origin, Program, Request, Script};
 use cofferdam_sys::beneath::Folder as Beneath;
 
@@ -187,7 +188,7 @@ const OWN_GAPS: [(Capability, &str, &str); 7] = [
 ];
 
 const NO_NETWORK: &str = "WebAssembly has no network in this version";
-const NO_RULES: &str = "remove the network rules";
+const NO_RULES: &str = "a container lets out what rules name: --backend container --profile internal; or remove the rules";
 
 /// What a file of a workspace begins with.
 fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {
@@ -269,7 +270,13 @@ impl Backend for Wasm {
         }
     }
 
-    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+    fn open<'a>(
+        &'a self,
+        run: &'a RunId,
+        grant: Grant,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+        drop(outlet); // a worker has no sockets
         Box::pin(async move {
             let templates = self
                 .templates()
@@ -277,7 +284,7 @@ impl Backend for Wasm {
                 .map_err(|why| BackendError::host("use what was prepared")(std::io::Error::other(why)))?;
             let fittings = jail::fittings(self.own.path.clone(), templates.folder().path());
             let gaps = self.gaps(&grant);
-            let mut jail = self.container.open_with(run, &grant, &gaps, &fittings).await?;
+            let mut jail = self.container.open_with(run, &grant, &gaps, &fittings, None).await?;
             let missing = gaps.iter().any(|gap| gap.capability == Capability::NoAmbientAuthority);
             jail.enforced_mut().remove(&Capability::Tty);
             if !missing {

@@ -18,6 +18,7 @@ use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, R
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Workspace;
 use cofferdam_core::outcome::Usage;
+use cofferdam_core::outlet::Outlet;
 use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable, WindowSize};
 use cofferdam_sys::beneath::Folder as Beneath;
 use cofferdam_sys::process;
@@ -177,7 +178,11 @@ impl Session for WasmSession {
         })
     }
 
-    fn renew(mut self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+    fn renew(
+        mut self: Box<Self>,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+        drop(outlet); // a worker has no sockets
         Box::pin(async move {
             match self.wipe().await {
                 Ok(true) => Ok(Some(self as Box<dyn Session>)),

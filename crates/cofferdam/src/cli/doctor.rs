@@ -90,7 +90,7 @@ struct Ground {
 impl Ground {
     fn look() -> Self {
         let (trouble, settings) = match super::node() {
-            Ok(settings) => (None, settings),
+            Ok(settings) => (crate::egress::trouble(&settings).map(Trouble::from), settings),
             // A run would be refused; where its state would be is still worth saying.
             Err(error) => (
                 Some(Trouble::new(error.summary(), format!("node.toml: {}", error.fix()))),

@@ -101,6 +101,9 @@ enum Command {
         #[command(subcommand)]
         what: SetupCommand,
     },
+    /// Let out what sandboxes send, for the process that started this
+    #[command(hide = true)]
+    Egress,
     /// Run programs of WebAssembly for the host, inside a jail
     #[cfg(feature = "wasm")]
     #[command(hide = true)]
@@ -129,6 +132,30 @@ enum PolicyCommand {
         /// Print JSON instead of TOML
         #[arg(long)]
         json: bool,
+    },
+    /// Say whether a connection or a request would be let out, by which rule, and what else that lets out
+    ///
+    /// The exit code is 0 if it would, and 1 if it wouldn't.
+    Explain {
+        /// A host, and maybe a port: api.example.com, db.internal:5432
+        host: String,
+        /// A method
+        #[arg(requires = "path")]
+        method: Option<String>,
+        /// A path
+        path: Option<String>,
+        /// A policy file, besides your own
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+        /// A rule, as `run` takes it
+        #[arg(long, value_name = "RULE", value_parser = options::allow)]
+        allow: Vec<cofferdam_core::policy::AllowFlag>,
+    },
+    /// Print the rules that would have let out what a run was denied, to be read and added by a person
+    Suggest {
+        /// A run's id, or `last`
+        #[arg(default_value = "last")]
+        run: String,
     },
 }
 
@@ -161,6 +188,9 @@ enum Schema {
 pub(crate) fn main() -> ExitCode {
     cofferdam_sys::process::settle_signals();
     let words: Vec<OsString> = std::env::args_os().collect();
+    if words.get(1).is_some_and(|word| word == PROXY) {
+        return ExitCode::from(cofferdam_egress::proxy::main()); // before there is a second thread, or a file open
+    }
     #[cfg(feature = "wasm")]
     if words.get(1).is_some_and(|word| word == WORKER) {
         return worker(); // before anything is looked at that a jail doesn't have
@@ -187,11 +217,15 @@ pub(crate) fn main() -> ExitCode {
         Command::Gc => with_output(gc::main),
         #[cfg(feature = "wasm")]
         Command::Setup { what: SetupCommand::Python(args) } => setup::python(&args),
+        Command::Egress => cofferdam_egress::proxy::main(),
         #[cfg(feature = "wasm")]
         Command::WasmWorker => return worker(),
     };
     ExitCode::from(code)
 }
+
+/// The subcommand of the proxy: `clap`'s name of [`Command::Egress`].
+pub(crate) const PROXY: &str = "egress";
 
 /// The subcommand of a worker: `clap`'s name of [`Command::WasmWorker`].
 #[cfg(feature = "wasm")]
@@ -342,9 +376,21 @@ fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Fai
             Ok(if right { 0 } else { REFUSED })
         }
         PolicyCommand::Show { file, json } => {
-            let (policy, rest) = options::effective_policy(file.as_deref())?;
+            let (policy, rest) = options::effective_policy(file.as_deref(), &[])?;
             let form = if json { policy::Form::Json } else { policy::Form::Toml };
             policy::show(&policy, &rest, form, out).map_err(|error| Failure::of(&error))?;
+            Ok(0)
+        }
+        PolicyCommand::Explain { host, method, path, policy, allow } => {
+            let (policy, _) = options::effective_policy(policy.as_deref(), &allow)?;
+            let request = method.as_deref().zip(path.as_deref());
+            let asked = policy::Asked { host: &host, request };
+            let yes = policy::explain(&policy, &asked, out).map_err(|error| Failure::of(&error))?;
+            Ok(u8::from(!yes))
+        }
+        PolicyCommand::Suggest { run } => {
+            let state = host::state_folder(&node()?);
+            policy::suggest(&state, &run, out).map_err(|error| Failure::of(&error))?;
             Ok(0)
         }
     }

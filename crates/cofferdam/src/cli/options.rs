@@ -15,13 +15,14 @@ use cofferdam_core::capability::Capability;
 use cofferdam_core::files::{Files, Pattern, Shown, Workspace};
 use cofferdam_core::outcome::{Fault, FaultCode};
 use cofferdam_core::policy::{
-    BackendName, Cpus, Environment, FilesLayer, Layer, LimitsLayer, Policy, Profile,
+    AllowFlag, BackendName, Cpus, Environment, FilesLayer, Layer, LimitsLayer, NetworkRule, Policy, Profile,
 };
 use cofferdam_core::request::Variable;
 
 use super::Failure;
 use crate::files::value::BadValue;
-use crate::files::{FileError, Rest, load_policy, load_users_policy, value};
+use crate::files::{FileError, Node, Rest, load_policy, load_users_policy, value};
+use crate::presets::{self, Machine};
 use crate::python::{self, Surroundings};
 use crate::{host, places};
 
@@ -88,6 +89,10 @@ pub(super) struct Options {
     /// Run scripts with the Python of a virtual environment
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     venv: Option<PathBuf>,
+    /// Let the program reach this and nothing else: [METHOD,METHOD ]HOST[:PORT][/GLOB][,private] over TLS,
+    /// http://HOST, tcp://HOST:PORT, tls://HOST unopened, or what pypi, npm or git:HOST are configured for
+    #[arg(long, value_name = "RULE", value_parser = allow, help_heading = "Network")]
+    allow: Vec<AllowFlag>,
     /// Only a backend that enforces this, for example separate-kernel
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
     require: Vec<Capability>,
@@ -101,6 +106,11 @@ pub(super) struct Options {
     /// A label for the Outcome and the audit
     #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Output")]
     pub(super) label: Vec<(String, String)>,
+}
+
+/// A rule, or the name of a preset.
+pub(super) fn allow(text: &str) -> Result<AllowFlag, String> {
+    NetworkRule::parse_flag(text).map_err(|bad| format!("{bad}; {}", bad.instead()))
 }
 
 /// `--backend`: a name, or `auto` said aloud.
@@ -193,6 +203,10 @@ pub(super) struct Judged {
     pub(super) rest: Rest,
     /// The folder of runs and of the audit log.
     pub(super) state: PathBuf,
+    /// The node's settings.
+    pub(super) node: Node,
+    /// Files with certificates that clients of this machine trust for what they are configured to reach.
+    pub(super) roots: Vec<PathBuf>,
 }
 
 impl Options {
@@ -204,7 +218,8 @@ impl Options {
         let file = self.policy.as_deref().map(|file| load_policy(file, &environment)).transpose()?;
         let rest = file.as_ref().or(users.as_ref()).map(|loaded| loaded.rest.clone()).unwrap_or_default();
         let [users, file] = [users, file].map(|loaded| loaded.map(|loaded| loaded.layer).unwrap_or_default());
-        let mut layers = [users, file, flags_layer(self)?];
+        let reached = reached(&self.allow)?;
+        let mut layers = [users, file, flags_layer(self, &reached)?];
         if self.copy {
             copy_workspace(&mut layers)?;
         }
@@ -224,7 +239,7 @@ impl Options {
         places::settle(&mut policy.files).map_err(refused)?;
         places::refuse_state(&policy.files, &state).map_err(refused)?;
         refuse_workspace_as_prefix(&policy.files)?;
-        Ok(Judged { policy, rest, state })
+        Ok(Judged { policy, rest, state, node, roots: reached.roots })
     }
 }
 
@@ -260,23 +275,47 @@ fn copy_workspace(layers: &mut [Layer]) -> Result<(), Unprepared> {
     Ok(())
 }
 
-/// The policy that a run without flags would be judged by, for `policy show`.
-pub(super) fn effective_policy(file: Option<&Path>) -> Result<(Policy, Rest), Failure> {
+/// The policy that a run with no other flags than these would be judged by.
+pub(super) fn effective_policy(file: Option<&Path>, allow: &[AllowFlag]) -> Result<(Policy, Rest), Failure> {
     let node = super::node()?;
     let environment = |name: &str| std::env::var_os(name);
     let users = load_users_policy(&host::users_file("policy.toml"), &environment)?;
     let file = file.map(|file| load_policy(file, &environment)).transpose()?;
     let rest = file.as_ref().or(users.as_ref()).map(|loaded| loaded.rest.clone()).unwrap_or_default();
-    let layers: Vec<_> = [users, file].into_iter().flatten().map(|loaded| loaded.layer).collect();
+    let mut layers: Vec<_> = [users, file].into_iter().flatten().map(|loaded| loaded.layer).collect();
+    let reached = reached(allow).map_err(|unprepared| {
+        let fault = unprepared.into_fault();
+        Failure { message: fault.message, fix: fault.fix }
+    })?;
+    layers.push(Layer { network: reached.rules, ..Layer::default() });
     let mut policy = Policy::resolve(&layers, &node.ceiling).map_err(|over| Failure::of(&over))?;
     let wrong = |error: BadValue| Failure { message: error.why, fix: Some(error.help) };
     places::settle(&mut policy.files).map_err(wrong)?;
     Ok((policy, rest))
 }
 
+/// What `--allow` comes to on this machine, in the order in which it was typed.
+fn reached(flags: &[AllowFlag]) -> Result<presets::Found, Unprepared> {
+    let mut all = presets::Found::default();
+    for flag in flags {
+        match flag {
+            AllowFlag::Rule(rule) => all.rules.push(rule.clone()),
+            AllowFlag::Preset(preset) => {
+                let found = presets::resolve(preset, &Machine::ours());
+                let found = found.map_err(|error| wrong_file(&format!("--allow {preset}"), &error))?;
+                all.rules.extend(found.rules);
+                all.variables.extend(found.variables);
+                all.roots.extend(found.roots);
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// What the flags say, which is above everything that files say.
-fn flags_layer(args: &Options) -> Result<Layer, Unprepared> {
-    let set = args.env.iter().map(variable).collect::<Result<_, _>>()?;
+fn flags_layer(args: &Options, reached: &presets::Found) -> Result<Layer, Unprepared> {
+    let typed = args.env.iter().map(variable).collect::<Result<Vec<_>, _>>()?;
+    let set = reached.variables.iter().cloned().chain(typed).collect();
     Ok(Layer {
         files: files_layer(args)?,
         profile: args.profile,
@@ -290,8 +329,14 @@ fn flags_layer(args: &Options) -> Result<Layer, Unprepared> {
             disk_bytes: args.disk,
             files: args.files,
             output_bytes: args.output_limit,
+            // What leaves is bounded by policy alone.
+            bytes_out: None,
+            requests: None,
+            connections: None,
+            hosts: None,
         },
         environment: Environment { set, passed: passed(&args.pass_env)? },
+        network: reached.rules.clone(),
         accept_gaps: args.accept_gap.iter().copied().collect(),
         require: args.require.iter().copied().collect(),
         ..Layer::default()

@@ -1,4 +1,7 @@
-//! `cofferdam policy check` and `cofferdam policy show`.
+//! `cofferdam policy`: what policy files say, and what they say to something that a run asks for.
+
+mod explain;
+mod suggest;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -6,6 +9,9 @@ use std::path::PathBuf;
 use cofferdam_core::files::ALWAYS_HIDDEN;
 use cofferdam_core::policy::Policy;
 use miette::{GraphicalReportHandler, GraphicalTheme};
+
+pub(crate) use explain::{Asked, explain};
+pub(crate) use suggest::suggest;
 
 use crate::files::value::{BadValue, write_size};
 use crate::files::{HostEnvironment, PolicyFile, Rest, load_policy};
@@ -194,6 +200,10 @@ memory = \"1GiB\"
 cpus = 1
 pids = 256
 files = 100000
+bytes_out = \"100MiB\"
+requests = 1000
+connections = 256
+hosts = 200
 ";
         assert_eq!(String::from_utf8(shown).unwrap(), expected);
     }
@@ -269,6 +279,10 @@ files = 100000
                 disk_bytes: when(5, 0),
                 files: when(6, 0),
                 output_bytes: when(7, 1 << 40),
+                bytes_out: when(0, 1 << 20),
+                requests: when(1, 0),
+                connections: when(2, 1),
+                hosts: when(3, 7),
             },
             files: FilesLayer {
                 workspace: bit(1).then(|| Workspace { host: "/opt".into(), copy: false }),

@@ -12,10 +12,12 @@ use std::io::{self, Write};
 #[cfg(not(feature = "wasm"))]
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
+use cofferdam_core::outlet::Outlets;
 use cofferdam_core::policy::{Policy, decide};
 use cofferdam_core::request::{Program, Request};
 use cofferdam_core::weaken::stop_at;
@@ -27,7 +29,7 @@ use super::words::Named;
 use crate::artifacts::{self, Keeper};
 use crate::console::{Console, Kept};
 use crate::hints::{self, Asked};
-use crate::{host, report};
+use crate::{egress, host, report};
 pub(super) use program::lang;
 
 /// What `run` and `batch` are both told: the policy, and what is said of a run.
@@ -115,6 +117,8 @@ struct Prepared {
     asked: Asked,
     /// Where what the program changes goes.
     keeper: Option<Keeper>,
+    /// Ways out.
+    outlets: Arc<dyn Outlets>,
 }
 
 /// Runs what was typed; gives the exit code.
@@ -206,7 +210,8 @@ pub(super) fn new_run() -> io::Result<RunId> {
 
 /// Reads the program, the policies and the node's settings.
 fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
-    let Judged { mut policy, state, .. } = args.options.judge()?;
+    let Judged { mut policy, rest, state, node, roots } = args.options.judge()?;
+    let outlets = egress::outlets(&node, &rest, &roots).map_err(Unprepared::Request)?;
     let keeper = Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), &policy.files)
         .map_err(Unprepared::Request)?;
     stop_at("result-prepared");
@@ -220,7 +225,7 @@ fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
     };
     let request = program::request(args, &policy.files)?;
     let asked = Asked::new(file, &request.program, &policy);
-    Ok(Prepared { request, policy, state, asked, keeper })
+    Ok(Prepared { request, policy, state, asked, keeper, outlets })
 }
 
 /// Decides, and runs what was granted.
@@ -230,11 +235,12 @@ fn execute(
     labels: BTreeMap<String, String>,
     console: impl FnOnce() -> io::Result<Console>,
 ) -> Result<(Outcome, [Kept; 2]), Fault> {
-    let Prepared { mut request, policy, state, asked, mut keeper } = prepared;
+    let Prepared { mut request, policy, state, asked, mut keeper, outlets } = prepared;
     request.labels = labels;
     let host_fault = |message: String| Fault { code: FaultCode::HostError, message, fix: None };
     let engine = Engine::open(host::candidates_for_runs(&state), &state)
-        .map_err(|error| report::state_fault(&error, &state))?;
+        .map_err(|error| report::state_fault(&error, &state))?
+        .with_outlets(outlets);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use cofferdam_core::files::{Files, Shown, Workspace};
 use cofferdam_core::policy::{
-    CredentialRule, Environment, FilesLayer, Layer, Limits, LimitsLayer, NetworkRule, Protocol,
+    CredentialRule, Environment, FilesLayer, Layer, Limits, LimitsLayer, NetworkRule, OWN_HOST, Protocol,
 };
 use cofferdam_core::request::Variable;
 
@@ -17,7 +17,7 @@ use super::error::{FileError, Source, Span};
 use super::policy::{CredentialTable, FilesTable, InputTable, LimitsTable, PolicyFile, RuleTable};
 use super::value::BadValue;
 use super::words::{At, Tls, Word};
-use super::{EgressBudgets, HostEnvironment, Loaded, Rest};
+use super::{HostEnvironment, Loaded, Rest};
 use crate::places;
 
 /// A file that is right by itself.
@@ -59,7 +59,6 @@ pub(crate) fn alone(
         require: file.require.iter().map(|required| required.value.0).collect(),
     };
     let rest = Rest {
-        budgets: budgets(&file.limits),
         credentials,
         denied_names: file.dns.denied.as_ref().map(|denied| denied.value),
         record_requests: file.audit.requests.as_ref().map(|requests| requests.value),
@@ -284,11 +283,6 @@ fn limits(table: &LimitsTable) -> LimitsLayer {
         disk_bytes: table.disk.as_ref().map(|at| at.value.0),
         files: table.files.as_ref().map(|at| at.value.0),
         output_bytes: table.output.as_ref().map(|at| at.value.0),
-    }
-}
-
-fn budgets(table: &LimitsTable) -> EgressBudgets {
-    EgressBudgets {
         bytes_out: table.bytes_out.as_ref().map(|at| at.value.0),
         requests: table.requests.as_ref().map(|at| at.value.0),
         connections: table.connections.as_ref().map(|at| at.value.0),
@@ -402,9 +396,6 @@ fn refuse_misplaced_credential(
         _ => Ok(()),
     }
 }
-
-/// The name by which a program reaches services of the machine it runs on.
-const OWN_HOST: &str = "host.cofferdam.internal";
 
 fn refuse_vague_own_host(table: &RuleTable, source: &Source) -> Result<(), FileError> {
     let private = table.private.as_ref().is_some_and(|private| private.value);

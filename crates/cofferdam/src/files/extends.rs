@@ -12,7 +12,7 @@ use super::error::{FileError, Source, Span};
 use super::policy::{CredentialTable, PolicyFile};
 use super::text::{self, Text, Unreadable};
 use super::words::At;
-use super::{EgressBudgets, HostEnvironment, Loaded, Rest};
+use super::{HostEnvironment, Loaded, Rest};
 
 /// How many files can stand in a chain above the first. Deep enough for an organisation, a team, a
 /// project and a task.
@@ -101,6 +101,10 @@ fn granted(base: &Layer) -> Layer {
         disk_bytes: said.disk_bytes.or(Some(memory_bytes / 2)),
         files: said.files.or(Some(default.files)),
         output_bytes: said.output_bytes.or(default.output_bytes),
+        bytes_out: said.bytes_out.or(Some(default.bytes_out)),
+        requests: said.requests.or(Some(default.requests)),
+        connections: said.connections.or(Some(default.connections)),
+        hosts: said.hosts.or(Some(default.hosts)),
     };
     Layer { profile: base.profile.or(Some(Profile::Untrusted)), limits, ..base.clone() }
 }
@@ -191,6 +195,10 @@ impl Narrowing<'_> {
             "limits.disk" => place(&limits.disk),
             "limits.files" => place(&limits.files),
             "limits.output" => place(&limits.output),
+            "limits.bytes_out" => place(&limits.bytes_out),
+            "limits.requests" => place(&limits.requests),
+            "limits.connections" => place(&limits.connections),
+            "limits.hosts" => place(&limits.hosts),
             "files.workspace" => place(&file.files.workspace),
             "files.inputs" => Some(file.files.inputs.as_ref()?.get(index)?.host.span.clone()),
             "files.hide" => Some(file.files.hide.get(index)?.span.clone()),
@@ -272,27 +280,7 @@ impl Narrowing<'_> {
         {
             return Err(self.wider(span, "requests are recorded there"));
         }
-        let limits = &self.file.limits;
-        let narrowed =
-            |key: &str, mine: Option<u64>, theirs: Option<u64>, at: Option<Span>| match (mine, theirs, at) {
-                (Some(mine), Some(theirs), Some(at)) if mine > theirs => {
-                    Err(self.wider(&at, &format!("limits.{key} is {theirs} there")))
-                }
-                _ => Ok(mine.or(theirs)),
-            };
-        let (own, theirs) = (&mine.budgets, &base.budgets);
         Ok(Rest {
-            budgets: EgressBudgets {
-                bytes_out: narrowed("bytes_out", own.bytes_out, theirs.bytes_out, place(&limits.bytes_out))?,
-                requests: narrowed("requests", own.requests, theirs.requests, place(&limits.requests))?,
-                connections: narrowed(
-                    "connections",
-                    own.connections,
-                    theirs.connections,
-                    place(&limits.connections),
-                )?,
-                hosts: narrowed("hosts", own.hosts, theirs.hosts, place(&limits.hosts))?,
-            },
             credentials,
             denied_names: mine.denied_names.or(base.denied_names),
             record_requests: mine.record_requests.or(base.record_requests),

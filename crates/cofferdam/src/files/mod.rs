@@ -34,11 +34,10 @@ use cofferdam_core::policy::Layer;
 pub(crate) use error::{FileError, HELP_FOLLOWS, did_you_mean};
 pub(crate) use extends::{load_policy, load_users_policy};
 pub(crate) use job::{JobPolicy, narrow};
-pub(crate) use node::{Node, load_node};
+pub(crate) use node::{Node, Resolver, load_node};
 use policy::CredentialTable;
 pub(crate) use policy::PolicyFile;
-use words::Denied;
-pub(crate) use words::{Time, VariableName, VariableValue};
+pub(crate) use words::{Denied, Time, VariableName, VariableValue};
 
 /// Where the values of variables come from that a policy passes on.
 pub(crate) type HostEnvironment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
@@ -54,30 +53,14 @@ pub(crate) struct Loaded {
 
 /// What a policy file says about traffic that a rule allows.
 ///
-/// None of it is ignored, and none of it is enforced by this version: without a rule nothing
-/// leaves, so that a bound on what leaves holds; and a rule or a credential asks for a capability
-/// (`egress`, `credentials`) that no backend offers yet, so that such a run is refused.
+/// Nothing of credentials is enforced by this version, nor ignored: they ask for a capability that no backend offers
+/// yet, so that such a run is refused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rest {
-    /// Bounds on what leaves.
-    pub(crate) budgets: EgressBudgets,
     /// The credentials of the layer, with what their issuers have to know.
     pub(crate) credentials: Vec<CredentialTable>,
     /// What is answered for a name that no rule allows.
     pub(crate) denied_names: Option<Denied>,
     /// Whether requests that were allowed are recorded.
     pub(crate) record_requests: Option<bool>,
-}
-
-/// Bounds on what leaves a sandbox; none means unbounded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EgressBudgets {
-    /// Bytes that leave.
-    pub(crate) bytes_out: Option<u64>,
-    /// HTTP requests.
-    pub(crate) requests: Option<u64>,
-    /// Connections that are open at once.
-    pub(crate) connections: Option<u64>,
-    /// Different names that are asked for.
-    pub(crate) hosts: Option<u64>,
 }

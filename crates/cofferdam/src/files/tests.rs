@@ -104,8 +104,8 @@ fn every_part_of_a_file_arrives() {
     );
     assert_eq!(layer.network[0].credential.as_deref(), Some("gh"));
     assert_eq!(layer.credentials.len(), 2);
-    assert_eq!(rest.budgets.bytes_out, Some(100 << 20));
-    assert_eq!(rest.budgets.hosts, Some(200));
+    assert_eq!(layer.limits.bytes_out, Some(100 << 20));
+    assert_eq!(layer.limits.hosts, Some(200));
     assert_eq!(rest.record_requests, Some(true));
     let policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
     assert_eq!(policy.limits.output_bytes, Some(1 << 30));
@@ -480,7 +480,7 @@ fn a_file_takes_from_its_base_what_it_leaves_out() {
     let top =
         "version = 1\nextends = \"base.toml\"\n[limits]\npids = 8\n[environment]\nset = { B = \"2\" }\n";
     let folder = Folder::new(&[("base.toml", base), ("top.toml", top)]);
-    let Loaded { layer, rest } = folder.load("top.toml").unwrap();
+    let Loaded { layer, .. } = folder.load("top.toml").unwrap();
     assert_eq!(layer.profile, Some(Profile::Internal));
     assert_eq!((layer.limits.memory_bytes, layer.limits.pids), (Some(256 << 20), Some(8)));
     assert_eq!(layer.network.len(), 1);
@@ -488,7 +488,7 @@ fn a_file_takes_from_its_base_what_it_leaves_out() {
     assert_eq!(layer.environment.set.len(), 2);
     assert!(layer.require.contains(&Capability::Tty));
     assert!(layer.accept_gaps.is_empty(), "a gap is accepted by name or not at all");
-    assert_eq!(rest.budgets.requests, Some(10));
+    assert_eq!(layer.limits.requests, Some(10));
 }
 
 #[test]
@@ -537,7 +537,7 @@ fn extending_a_file_cannot_grant_more_than_it_grants() {
     let rule = "[[network.allow]]\nhost = \"a.test\"\nmethods = [\"GET\"]";
     wider(rule, "[[network.allow]]\nhost = \"a.test\"", "4:8", &["no rule there allows"]);
     wider("[audit]\nrequests = true", "[audit]\nrequests = false", "4:12", &["recorded there"]);
-    wider("[limits]\nhosts = 1", "[limits]\nhosts = 2", "4:9", &["limits.hosts is 1 there"]);
+    wider("[limits]\nhosts = 1", "[limits]\nhosts = 2", "4:9", &["limits.hosts is wider", "2 against 1"]);
     wider("[limits]\nbytes_out = \"1B\"", "[limits]\nbytes_out = \"2B\"", "4:13", &["limits.bytes_out"]);
 }
 

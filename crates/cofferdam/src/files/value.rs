@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use cofferdam_core::egress::BadHost;
 use cofferdam_core::files::{BadPattern, Pattern};
-use cofferdam_core::policy::{BadHost, Cpus, HostPattern};
+use cofferdam_core::policy::{BadGlob, BadHostPattern, Cpus, HostPattern, NetworkRule, check_glob};
 use cofferdam_core::request::Variable;
 
 /// Something that isn't a value of the kind that belongs there.
@@ -209,16 +210,27 @@ pub(crate) fn pattern(text: &str) -> Result<Pattern, BadValue> {
 /// Reads a host or a pattern of hosts.
 pub(crate) fn host(text: &str) -> Result<HostPattern, BadValue> {
     HostPattern::parse(text).map_err(|error| {
-        let help = match (&error, bare_host(text)) {
-            (BadHost::Broad(_), _) => "name the hosts, or a wildcard such as `*.example.com`".to_owned(),
-            (BadHost::Malformed(_), Some(host)) => {
-                format!("write `{host}` alone; a port, a path and a scheme have keys of their own")
+        let (why, help) = match &error {
+            BadHostPattern::Broad(_) => (
+                format!("`{text}` is too broad: names below a public suffix belong to anybody"),
+                "name the hosts, or a wildcard such as `*.example.com`".to_owned(),
+            ),
+            BadHostPattern::Spelling { address, .. } => {
+                (format!("`{text}` is an unusual spelling of an address"), format!("write `{address}`"))
             }
-            (BadHost::Malformed(_), None) => "write a name such as `api.example.com`".to_owned(),
-        };
-        let why = match &error {
-            BadHost::Broad(_) => format!("`{text}` is too broad"),
-            BadHost::Malformed(_) => format!("`{text}` is not a host name"),
+            BadHostPattern::WildcardAddress(_) => {
+                (format!("`{text}` is not a host name"), "write the address itself".to_owned())
+            }
+            BadHostPattern::Host { why, .. } => {
+                let help = match (why, bare_host(text)) {
+                    (BadHost::NotAscii, _) => "write its A-label, which begins with `xn--`".to_owned(),
+                    (_, Some(host)) => {
+                        format!("write `{host}` alone; a port, a path and a scheme have keys of their own")
+                    }
+                    (_, None) => "write a name such as `api.example.com`".to_owned(),
+                };
+                (format!("`{text}` is not a host name"), help)
+            }
         };
         BadValue::new(why, help)
     })
@@ -234,12 +246,11 @@ fn bare_host(text: &str) -> Option<&str> {
 
 /// Reads an HTTP method: RFC 9110, section 9.1, of which we take the upper-case tokens.
 pub(crate) fn method(text: &str) -> Result<String, BadValue> {
-    let known = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
-    if text.starts_with(|first: char| first.is_ascii_uppercase()) && text.bytes().all(known) {
+    if NetworkRule::is_method(text) {
         return Ok(text.to_owned());
     }
     let upper = text.to_ascii_uppercase();
-    let help = if upper != text && method(&upper).is_ok() {
+    let help = if NetworkRule::is_method(&upper) {
         format!("write `{upper}`")
     } else {
         "write upper-case methods such as `GET`, or leave `methods` out to allow any".to_owned()
@@ -247,25 +258,10 @@ pub(crate) fn method(text: &str) -> Result<String, BadValue> {
     Err(BadValue::new(format!("`{text}` is not an HTTP method"), help))
 }
 
-/// Reads a path in which `*` and `**` are wildcards. What could be read in two ways is refused:
-/// queries, dot segments, and bytes that RFC 3986, section 3.3, doesn't have in a path.
+/// Reads a path in which `*` and `**` are wildcards. What could be read in two ways is refused.
 pub(crate) fn path(text: &str) -> Result<String, BadValue> {
-    let refuse = |why: &str, help: &str| Err(BadValue::new(format!("`{text}` {why}"), help));
-    if !text.starts_with('/') {
-        let help = format!("write `/{text}`");
-        return refuse("does not start with `/`", &help);
-    }
-    if text.contains(['?', '#']) {
-        return refuse("has more than a path", "write the path alone: queries are not judged");
-    }
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@%".contains(&byte);
-    if !text.bytes().all(known) {
-        return refuse("has a character that no path holds", "write it percent-encoded, such as `%20`");
-    }
-    if text.split('/').any(|segment| matches!(segment, "." | "..")) {
-        return refuse("has a dot segment", "write the path that it leads to");
-    }
-    Ok(text.to_owned())
+    let refused = |bad: BadGlob| BadValue::new(bad.to_string(), bad.instead());
+    check_glob(text).map(|()| text.to_owned()).map_err(refused)
 }
 
 fn refuse_negative(text: &str, example: &str) -> Result<(), BadValue> {

@@ -38,7 +38,7 @@ impl PolicyFile {
             extends: None,
             accept_gaps: policy.accept_gaps.iter().map(|&gap| CapabilityName(gap).into()).collect(),
             require: policy.require.iter().map(|&required| CapabilityName(required).into()).collect(),
-            limits: limits(&policy.limits, rest),
+            limits: limits(&policy.limits),
             files: files(&policy.files)?,
             environment: EnvironmentTable {
                 set: environment.set.iter().map(set).collect::<Result<_, _>>()?,
@@ -52,8 +52,8 @@ impl PolicyFile {
     }
 }
 
-fn limits(limits: &Limits, rest: &Rest) -> LimitsTable {
-    let count = |number: Option<u64>| number.map(|number| Count(number).into());
+fn limits(limits: &Limits) -> LimitsTable {
+    let count = |number: u64| Some(Count(number).into());
     LimitsTable {
         timeout: Some(Time(limits.timeout).into()),
         grace: (!limits.grace.is_zero()).then(|| Time(limits.grace).into()),
@@ -61,12 +61,12 @@ fn limits(limits: &Limits, rest: &Rest) -> LimitsTable {
         cpus: Some(Cores(limits.cpus).into()),
         pids: Some(Pids(limits.pids).into()),
         disk: limits.disk_bytes.map(|bytes| Size(bytes).into()),
-        files: count(Some(limits.files)),
+        files: count(limits.files),
         output: limits.output_bytes.map(|bytes| Size(bytes).into()),
-        bytes_out: rest.budgets.bytes_out.map(|bytes| Size(bytes).into()),
-        requests: count(rest.budgets.requests),
-        connections: count(rest.budgets.connections),
-        hosts: count(rest.budgets.hosts),
+        bytes_out: Some(Size(limits.bytes_out).into()),
+        requests: count(limits.requests),
+        connections: count(limits.connections),
+        hosts: count(limits.hosts),
     }
 }
 

@@ -289,10 +289,24 @@ fn a_file_of_somebody_elses_asks_for_a_copy() {
 }
 
 #[test]
+fn what_was_refused_is_told_with_the_flag_that_allows_it() {
+    use cofferdam_core::egress::{Door, Host, Rules};
+    let rules = Rules::new(&[]);
+    let host = Host::parse(b"a.test").unwrap();
+    let mut outcome = failed(End::Exited(1), None);
+    outcome.denials.add(rules.lookup(&host).unwrap_err());
+    outcome.denials.add(rules.connection(Door::Capture, &host, 80).unwrap_err());
+    let hints = of(&outcome, &Asked::default(), b"Network is unreachable");
+    assert!(hints.len() == 1 && hints[0].contains("add --allow http://a.test ("), "{hints:?}");
+    let job = of(&outcome, &Asked { is_job: true, ..Asked::default() }, b"");
+    assert!(job[0].contains("start the batch with --allow"), "{job:?}");
+}
+
+#[test]
 fn a_network_that_a_rule_opened_is_not_said_to_be_closed() {
     let folder = Folder::new();
     let line = "[Errno -3] Temporary failure in name resolution";
-    assert!(folder.hints(Files::default(), line)[0].contains("have no network but a loopback"));
+    assert!(folder.hints(Files::default(), line)[0].contains("has no network but a loopback"));
     let asked = Asked { has_network: true, ..Asked::default() };
     assert_eq!(folder.host(&asked, 1000).hints(&failed(End::Exited(1), None), line), [""; 0]);
 }

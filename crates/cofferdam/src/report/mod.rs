@@ -11,7 +11,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use cofferdam_core::artifact::Rejection;
-use cofferdam_core::outcome::{Cancel, End, Fault, FaultCode, LimitName, Outcome, Ran, RunId, Times, Usage};
+use cofferdam_core::outcome::{
+    Cancel, Denials, End, Fault, FaultCode, LimitName, NetworkUsage, Outcome, Ran, RunId, Times, Usage,
+};
 use cofferdam_engine::EngineError;
 pub(crate) use cofferdam_engine::chain;
 
@@ -59,10 +61,12 @@ pub(crate) fn never_ran(run: &RunId, labels: BTreeMap<String, String>, fault: Fa
         hints: vec![],
         times: Times::default(),
         usage: Usage::default(),
+        network: NetworkUsage::default(),
         limits_hit: BTreeSet::new(),
         left_processes: 0,
         enforced: BTreeSet::new(),
         gaps: vec![],
+        denials: Denials::default(),
         artifacts: vec![],
         rejected: vec![],
         policy: None,
@@ -164,6 +168,11 @@ fn closing_line(outcome: &Outcome) -> String {
     if !limits.is_empty() {
         parts.push(format!("reached its limit of {}", limits.join(", ")));
     }
+    if let Some(first) = outcome.denials.counts().first() {
+        let others = outcome.denials.counts().len() as u64 - 1 + outcome.denials.others();
+        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+        parts.push(format!("denied {}{more}", first.denial));
+    }
     if let Some(first) = outcome.rejected.first() {
         let count = outcome.rejected.len();
         // Quoted, since a name can look like the rest of the line.
@@ -196,10 +205,14 @@ fn kept_back(why: Rejection) -> &'static str {
 /// A limit and the flag that allows more; none for those that the ending's own words name.
 fn more_of(limit: LimitName) -> Option<&'static str> {
     match limit {
+        LimitName::BytesOut => Some("bytes that leave (`limits.bytes_out` in the policy)"),
+        LimitName::Connections => Some("connections at once (`limits.connections` in the policy)"),
         LimitName::Disk => Some("disk (allow more with --disk)"),
         LimitName::Files => Some("files (allow more with --files)"),
+        LimitName::Hosts => Some("hosts (`limits.hosts` in the policy)"),
         LimitName::Output => Some("captured output"),
         LimitName::Pids => Some("processes (allow more with --pids)"),
+        LimitName::Requests => Some("requests (`limits.requests` in the policy)"),
         LimitName::Memory | LimitName::Timeout => None,
     }
 }

@@ -1,7 +1,7 @@
 //! The Outcome as JSON, version 1: what people script against.
 //!
 //! [`OutcomeJson`] is the whole object, with its keys in the order in which they are written. What
-//! a later version fills (denials, leases) is there and empty.
+//! a later version fills (leases) is there and empty.
 //!
 //! Captured output may be large and is kept outside this process's memory. It is therefore never
 //! held whole here either: it is read twice, in chunks, once to see whether it is UTF-8 and once
@@ -17,7 +17,10 @@ use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_core::artifact::{Artifact, Rejected, Rejection};
 use cofferdam_core::capability::{Capability, Gap};
-use cofferdam_core::outcome::{AuditSpan, Blame, Cancel, End, Fault, LimitName, Outcome, Ran, Times, Usage};
+use cofferdam_core::egress::{Denial, DenialCode};
+use cofferdam_core::outcome::{
+    AuditSpan, Blame, Cancel, DenialCount, End, Fault, LimitName, NetworkUsage, Outcome, Ran, Times, Usage,
+};
 use cofferdam_core::policy::{BackendName, Profile};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::{Error as _, Serialize, SerializeStruct as _, Serializer};
@@ -118,8 +121,9 @@ pub(crate) struct OutcomeJson<'a> {
     /// What was accepted as missing.
     gaps: Vec<GapJson<'a>>,
     /// Requests that were denied.
-    #[schemars(schema_with = "objects")]
-    denials: [(); 0],
+    denials: Vec<DenialJson<'a>>,
+    /// How many more were denied that aren't among these.
+    denials_others: u64,
     /// Credentials that were minted.
     #[schemars(schema_with = "objects")]
     leases: [(); 0],
@@ -228,6 +232,29 @@ struct RejectedJson<'a> {
     why: &'static str,
 }
 
+/// Something that was denied on its way out, and how often.
+#[derive(serde::Serialize, JsonSchema)]
+#[schemars(rename = "Denial")]
+struct DenialJson<'a> {
+    /// Why.
+    #[schemars(schema_with = "denial_codes")]
+    code: &'static str,
+    /// The host, as text that drives no terminal.
+    host: &'a str,
+    /// The port; null for a name that was asked for.
+    port: Option<u16>,
+    /// The method of the request, if there was one.
+    method: Option<&'a str>,
+    /// The path of the request without its query, if there was one.
+    path: Option<&'a str>,
+    /// The rule or the limit that decided.
+    rule: Option<&'a str>,
+    /// The flag that would allow it; null where none can.
+    needs: Option<&'a str>,
+    /// How often.
+    count: u64,
+}
+
 /// Where the audit log has the run.
 #[derive(serde::Serialize, JsonSchema)]
 #[schemars(rename = "Audit")]
@@ -268,12 +295,13 @@ impl<'a> From<&'a Outcome> for OutcomeJson<'a> {
             stdout: StreamJson(Stream::PassedThrough(0)),
             stderr: StreamJson(Stream::PassedThrough(0)),
             time_ms: TimesJson::from(&outcome.times),
-            usage: UsageJson::from(&outcome.usage),
+            usage: UsageJson::of(&outcome.usage, &outcome.network),
             limits_hit: outcome.limits_hit.iter().map(|limit| limit.name()).collect(),
             left: LeftJson { processes: outcome.left_processes },
             enforced: outcome.enforced.iter().map(|capability| capability.name()).collect(),
             gaps: outcome.gaps.iter().map(GapJson::from).collect(),
-            denials: [],
+            denials: outcome.denials.counts().iter().map(DenialJson::from).collect(),
+            denials_others: outcome.denials.others(),
             leases: [],
             artifacts: outcome.artifacts.iter().map(ArtifactJson::from).collect(),
             rejected: outcome.rejected.iter().map(RejectedJson::from).collect(),
@@ -350,16 +378,31 @@ impl From<&Times> for TimesJson {
     }
 }
 
-impl From<&Usage> for UsageJson {
-    fn from(usage: &Usage) -> Self {
+impl UsageJson {
+    fn of(usage: &Usage, network: &NetworkUsage) -> Self {
         UsageJson {
             cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
             memory_peak: usage.memory_peak_bytes,
             processes_peak: usage.processes_peak,
-            // Nothing leaves or enters before there is egress.
-            bytes_out: 0,
-            bytes_in: 0,
-            udp_refused: 0,
+            bytes_out: network.bytes_out,
+            bytes_in: network.bytes_in,
+            udp_refused: network.udp_refused,
+        }
+    }
+}
+
+impl<'a> From<&'a DenialCount> for DenialJson<'a> {
+    fn from(counted: &'a DenialCount) -> Self {
+        let Denial { code, host, port, method, path, rule, needs } = &counted.denial;
+        DenialJson {
+            code: code.code(),
+            host,
+            port: *port,
+            method: method.as_deref(),
+            path: path.as_deref(),
+            rule: rule.as_deref(),
+            needs: needs.as_deref(),
+            count: counted.count,
         }
     }
 }
@@ -681,22 +724,19 @@ fn blames(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn limit_names(_: &mut SchemaGenerator) -> Schema {
-    let all = [
-        LimitName::Disk,
-        LimitName::Files,
-        LimitName::Memory,
-        LimitName::Output,
-        LimitName::Pids,
-        LimitName::Timeout,
-    ];
-    json_schema!({"type": "array", "items": {"enum": all.map(LimitName::name)}})
+    json_schema!({"type": "array", "items": {"enum": LimitName::ALL.map(LimitName::name)}})
+}
+
+fn denial_codes(_: &mut SchemaGenerator) -> Schema {
+    let all: Vec<_> = DenialCode::ALL.iter().map(|code| code.code()).collect();
+    json_schema!({"enum": all})
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeSet;
 
-    use cofferdam_core::outcome::{FaultCode, RunId};
+    use cofferdam_core::outcome::{Denials, FaultCode, RunId};
     use cofferdam_core::policy::PolicyHash;
     use serde_json::Value;
 
@@ -748,6 +788,7 @@ pub(crate) mod tests {
                 memory_peak_bytes: Some(9_437_184),
                 processes_peak: None,
             },
+            network: NetworkUsage { bytes_out: 312, bytes_in: 8120, udp_refused: 2 },
             limits_hit: BTreeSet::from([LimitName::Pids]),
             left_processes: 1,
             enforced: BTreeSet::from([Capability::Network, Capability::Files]),
@@ -756,6 +797,7 @@ pub(crate) mod tests {
                 why: "no controller".into(),
                 fix: "mount it".into(),
             }],
+            denials: Denials::default(),
             artifacts: vec![],
             rejected: vec![],
             policy: Some(PolicyHash("00".into())),
@@ -770,6 +812,10 @@ pub(crate) mod tests {
         (refused.policy, refused.audit, refused.usage) = (None, None, Usage::default());
         refused.error =
             Some(Fault { code: FaultCode::BadRequest, message: "no".into(), fix: Some("yes".into()) });
+        let mut denied = outcome(End::Exited(0));
+        let host = Denial::of_bytes(DenialCode::InvalidHost, b"a\0b");
+        (0..=Denials::MOST as u16)
+            .for_each(|port| denied.denials.add(Denial { port: Some(port), ..host.clone() }));
         let mut collected = outcome(End::Exited(0));
         collected.artifacts =
             vec![Artifact { path: "plot.png".into(), bytes: 8120, sha256: "0a".repeat(32) }];
@@ -782,6 +828,7 @@ pub(crate) mod tests {
             json(&OutcomeJson::from(&outcome(End::Signalled(9))).with_output(output.0, output.1)),
             json(&OutcomeJson::from(&refused)),
             json(&OutcomeJson::from(&collected)),
+            json(&OutcomeJson::from(&denied)),
         ]
     }
 
@@ -831,16 +878,32 @@ pub(crate) mod tests {
             r#""stderr":{"bytes":3,"dropped":0},"#,
             r#""time_ms":{"total":41.2,"select":0.1,"open":6.0,"first_output":null,"run":33.0,"close":1.8},"#,
             r#""usage":{"cpu_ms":20,"memory_peak":9437184,"processes_peak":null,"#,
-            r#""bytes_out":0,"bytes_in":0,"udp_refused":0},"#,
+            r#""bytes_out":312,"bytes_in":8120,"udp_refused":2},"#,
             r#""limits_hit":["pids"],"left":{"processes":1},"enforced":["files","network"],"#,
             r#""gaps":[{"name":"cpu","why":"no controller","fix":"mount it"}],"#,
-            r#""denials":[],"leases":[],"artifacts":[],"rejected":[],"policy_sha256":"00","#,
+            r#""denials":[],"denials_others":0,"leases":[],"artifacts":[],"rejected":[],"policy_sha256":"00","#,
             r#""audit":{"first":10,"last":14,"#,
             r#""head":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}}"#,
             "\n"
         );
         let expected = expected.replace("VERSION", env!("CARGO_PKG_VERSION"));
         assert_eq!(String::from_utf8(line).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_denial_is_told_with_what_would_allow_it_and_how_often() {
+        let mut outcome = outcome(End::Exited(0));
+        let host = Denial::of_bytes(DenialCode::HostNotAllowed, b"evil.test").with_request(b"GET", b"/");
+        let denial = Denial { port: Some(443), needs: Some("--allow evil.test".into()), ..host };
+        (0..3).for_each(|_| outcome.denials.add(denial.clone()));
+        let mut line = vec![];
+        OutcomeJson::from(&outcome).write_line(&mut line).unwrap();
+        let line = String::from_utf8(line).unwrap();
+        let expected = concat!(
+            r#""denials":[{"code":"host_not_allowed","host":"evil.test","port":443,"method":"GET","path":"/","#,
+            r#""rule":null,"needs":"--allow evil.test","count":3}],"denials_others":0,"leases""#
+        );
+        assert!(line.contains(expected), "{line}");
     }
 
     #[test]

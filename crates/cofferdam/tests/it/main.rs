@@ -9,6 +9,7 @@ mod batch;
 mod command_line;
 #[cfg(feature = "wasm")]
 mod compile;
+mod egress;
 mod inputs;
 mod isolation;
 mod leftovers;

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::network::first_wider;
 use super::{BackendName, Cpus, CredentialRule, Limits, NetworkRule, Policy, Profile};
 use crate::capability::Capability;
 use crate::files::{Files, Pattern, Python, Shown, Workspace};
@@ -78,6 +79,14 @@ pub struct LimitsLayer {
     pub files: Option<u64>,
     /// See [`Limits::output_bytes`].
     pub output_bytes: Option<u64>,
+    /// See [`Limits::bytes_out`].
+    pub bytes_out: Option<u64>,
+    /// See [`Limits::requests`].
+    pub requests: Option<u64>,
+    /// See [`Limits::connections`].
+    pub connections: Option<u64>,
+    /// See [`Limits::hosts`].
+    pub hosts: Option<u64>,
 }
 
 /// What a node allows at most, whatever a policy or a flag says.
@@ -124,6 +133,10 @@ macro_rules! each_limit {
         $apply!("limits.disk", disk_bytes, |value: &u64| size(*value));
         $apply!("limits.files", files, |value: &u64| value.to_string());
         $apply!("limits.output", output_bytes, |value: &u64| size(*value));
+        $apply!("limits.bytes_out", bytes_out, |value: &u64| size(*value));
+        $apply!("limits.requests", requests, |value: &u64| value.to_string());
+        $apply!("limits.connections", connections, |value: &u64| value.to_string());
+        $apply!("limits.hosts", hosts, |value: &u64| value.to_string());
     };
 }
 
@@ -178,8 +191,8 @@ impl Policy {
             accept_gaps,
             require,
         } = self.clone();
-        let Limits { timeout, grace, memory_bytes, cpus, pids, disk_bytes, files: entries, output_bytes } =
-            limits;
+        let Limits { timeout, grace, memory_bytes, cpus, pids, disk_bytes, files: entries, .. } = limits;
+        let Limits { output_bytes, bytes_out, requests, connections, hosts, .. } = limits;
         let Files { workspace, shown, hide, keep, python } = files;
         Layer {
             profile: Some(profile),
@@ -193,6 +206,10 @@ impl Policy {
                 disk_bytes,
                 files: Some(entries),
                 output_bytes,
+                bytes_out: Some(bytes_out),
+                requests: Some(requests),
+                connections: Some(connections),
+                hosts: Some(hosts),
             },
             environment,
             files: FilesLayer { workspace, shown, hide, keep, python },
@@ -242,10 +259,11 @@ impl Layer {
         if let Some(gap) = self.accept_gaps.difference(&base.accept_gaps).next() {
             return wider("accept_gaps", None, format!("`{gap}` is not accepted there"));
         }
-        for (index, rule) in self.network.iter().enumerate() {
-            if !base.network.iter().any(|outer| rule.within(outer)) {
-                return wider("network.allow", Some(index), format!("no rule there allows {}", rule.host));
-            }
+        if let Some(index) = first_wider(&self.network, &base.network) {
+            let rule = &self.network[index];
+            let is_allowed = base.network.iter().any(|outer| rule.within(outer));
+            let why = if is_allowed { "an earlier rule there decides about" } else { "no rule there allows" };
+            return wider("network.allow", Some(index), format!("{why} {}", rule.host));
         }
         for (index, credential) in self.credentials.iter().enumerate() {
             if !base.credentials.iter().any(|outer| credential.within(outer)) {
@@ -414,6 +432,10 @@ impl LimitsLayer {
         pick!(cpus);
         pick!(pids);
         pick!(files);
+        pick!(bytes_out);
+        pick!(requests);
+        pick!(connections);
+        pick!(hosts);
         // Half of the memory unless asked, which a ceiling may lower.
         limits.disk_bytes = match (self.disk_bytes, ceiling.disk_bytes) {
             (Some(asked), _) => Some(asked),

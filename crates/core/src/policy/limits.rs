@@ -22,6 +22,14 @@ pub struct Limits {
     pub files: u64,
     /// Bytes of standard output and standard error together after which the run is ended.
     pub output_bytes: Option<u64>,
+    /// Bytes that leave over the network. What comes in isn't counted.
+    pub bytes_out: u64,
+    /// HTTP requests.
+    pub requests: u64,
+    /// Connections to other hosts that are open at once.
+    pub connections: u64,
+    /// Different hosts that are asked for.
+    pub hosts: u64,
 }
 
 impl Limits {
@@ -35,6 +43,10 @@ impl Limits {
         disk_bytes: None,
         files: 100_000,
         output_bytes: None,
+        bytes_out: 100 << 20,
+        requests: 1000,
+        connections: 256,
+        hosts: 200,
     };
 
     /// The quota on bytes written: the one asked for, or half of the memory, since writable space

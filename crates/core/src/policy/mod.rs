@@ -4,19 +4,23 @@
 //! node's ceiling into one policy, [`decide`] turns that policy and a request into a [`Grant`].
 //! Both are total functions of their arguments: nothing matched means no.
 
+mod flag;
 mod layer;
 mod limits;
 #[cfg(test)]
 mod narrowing;
 mod network;
+mod path_glob;
 mod profile;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+pub use flag::{AllowFlag, BadRule, Preset};
 pub use layer::{Ceiling, Environment, FilesLayer, Layer, LimitsLayer, OverCeiling, Widening};
 pub use limits::{Cpus, Limits};
-pub use network::{BadHost, CredentialRule, HostPattern, NetworkRule, Protocol};
+pub use network::{BadHostPattern, CredentialRule, HostPattern, NetworkRule, OWN_HOST, Protocol};
+pub use path_glob::{BadGlob, check_glob};
 pub use profile::{BackendName, Profile, UnknownName};
 
 use crate::capability::Capability;
@@ -76,8 +80,8 @@ impl Policy {
         text
     }
 
-    /// The same without what is held outside of a sandbox: the deadline, its grace and the limit of
-    /// output. Two policies with the same text here can be served by the same kind of sandbox.
+    /// The same without what is held outside of a sandbox: the deadline, its grace and the limit of output. Two
+    /// policies with the same text here can be served by the same kind of sandbox, whose way out has the budgets.
     #[must_use]
     pub fn canonical_for_sandbox(&self) -> String {
         let Policy {
@@ -100,6 +104,10 @@ impl Policy {
             disk_bytes,
             files: entries,
             output_bytes: _,
+            bytes_out,
+            requests,
+            connections,
+            hosts,
         } = limits;
         let mut text = String::new();
         let mut line = |key: &str, value: &dyn std::fmt::Debug| {
@@ -108,6 +116,7 @@ impl Policy {
         line("profile", &profile.name());
         line("backend", &backend.map_or("auto", BackendName::name));
         line("limits", &(memory_bytes, cpus, pids, disk_bytes, entries));
+        line("limits.egress", &(bytes_out, requests, connections, hosts));
         line("environment.set", &environment.set);
         let passed: Vec<_> = environment.passed.iter().map(Variable::name).collect();
         line("environment.pass", &passed);
@@ -274,6 +283,10 @@ mod tests {
             |p: &mut Policy| p.accept_gaps = BTreeSet::from([Capability::Cpu]),
             |p: &mut Policy| p.limits.timeout = std::time::Duration::from_secs(1),
             |p: &mut Policy| p.limits.output_bytes = Some(1),
+            |p: &mut Policy| p.limits.bytes_out = 1,
+            |p: &mut Policy| p.limits.requests = 1,
+            |p: &mut Policy| p.limits.connections = 1,
+            |p: &mut Policy| p.limits.hosts = 1,
             |p: &mut Policy| p.files.hide = vec![Pattern::new("x").unwrap()],
             |p: &mut Policy| p.files.keep = vec![Pattern::new("x").unwrap()],
             |p: &mut Policy| p.files.workspace = Some(Workspace { host: "/x".into(), copy: false }),

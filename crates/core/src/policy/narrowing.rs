@@ -30,18 +30,25 @@ fn limits() -> impl Strategy<Value = LimitsLayer> {
     let seconds = || option::of((0..4u64).prop_map(Duration::from_secs));
     let number = || option::of(select(vec![1u64, 2, 64 << 20, 1 << 40]));
     let cpus = option::of(select(vec![10u32, 1000, 64_000]).prop_map(|n| Cpus::from_thousandths(n).unwrap()));
-    (seconds(), seconds(), number(), cpus, option::of(1u32..1000), number(), number(), number()).prop_map(
-        |(timeout, grace, memory_bytes, cpus, pids, disk_bytes, files, output_bytes)| LimitsLayer {
-            timeout,
-            grace,
-            memory_bytes,
-            cpus,
-            pids,
-            disk_bytes,
-            files,
-            output_bytes,
-        },
-    )
+    let leaving = (number(), number(), number(), number());
+    (seconds(), seconds(), number(), cpus, option::of(1u32..1000), number(), number(), number(), leaving)
+        .prop_map(|(timeout, grace, memory_bytes, cpus, pids, disk_bytes, files, output_bytes, leaving)| {
+            let (bytes_out, requests, connections, hosts) = leaving;
+            LimitsLayer {
+                timeout,
+                grace,
+                memory_bytes,
+                cpus,
+                pids,
+                disk_bytes,
+                files,
+                output_bytes,
+                bytes_out,
+                requests,
+                connections,
+                hosts,
+            }
+        })
 }
 
 fn files() -> impl Strategy<Value = FilesLayer> {
@@ -204,6 +211,8 @@ fn limits_are_no_wider(mine: &Limits, than: &Limits) {
     assert!(mine.memory_bytes <= than.memory_bytes && mine.disk_bytes() <= than.disk_bytes());
     assert!(mine.cpus <= than.cpus && mine.pids <= than.pids && mine.files <= than.files);
     assert!(output(mine) <= output(than), "{mine:?} {than:?}");
+    assert!(mine.bytes_out <= than.bytes_out && mine.requests <= than.requests, "{mine:?} {than:?}");
+    assert!(mine.connections <= than.connections && mine.hosts <= than.hosts, "{mine:?} {than:?}");
 }
 
 /// Whatever one policy lets a run do, the other does too.
@@ -277,6 +286,10 @@ proptest! {
                 prop_assert!(within(limits.disk_bytes(), bounds.disk_bytes));
                 prop_assert!(within(limits.files, bounds.files));
                 prop_assert!(within(limits.output_bytes.unwrap_or(u64::MAX), bounds.output_bytes));
+                prop_assert!(within(limits.bytes_out, bounds.bytes_out));
+                prop_assert!(within(limits.requests, bounds.requests));
+                prop_assert!(within(limits.connections, bounds.connections));
+                prop_assert!(within(limits.hosts, bounds.hosts));
             }
             // What is refused asks for more by name.
             Err(over) => prop_assert!(!over.key.is_empty() && over.asked != over.ceiling),

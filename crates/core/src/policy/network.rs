@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::egress::{BadHost, Host, HostName};
+
 /// One permission to connect. Anything that no rule names is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRule {
@@ -41,6 +43,24 @@ impl NetworkRule {
         }
     }
 
+    /// Whether something that both match would be decided otherwise by `earlier`.
+    fn is_decided_otherwise_by(&self, earlier: &NetworkRule) -> bool {
+        let connections_meet =
+            self.host.overlaps(&earlier.host) && self.ports.iter().any(|port| earlier.ports.contains(port));
+        let requests_meet = || {
+            meet(self.methods.as_ref(), earlier.methods.as_ref(), |one, other| one == other)
+                && meet(self.paths.as_ref(), earlier.paths.as_ref(), may_meet)
+        };
+        let other_terms = self.credential != earlier.credential || (self.private && !earlier.private);
+        connections_meet && (self.protocol != earlier.protocol || (other_terms && requests_meet()))
+    }
+
+    /// What it is called where it decided: its name, else the flags that say the same.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.to_string())
+    }
+
     /// Whether everything that this rule allows is allowed by `other` too.
     #[must_use]
     pub fn within(&self, other: &NetworkRule) -> bool {
@@ -59,6 +79,43 @@ impl NetworkRule {
     }
 }
 
+/// The position of the first rule of `mine` that lets something out which the rules of `base`, tried in their
+/// order, don't.
+///
+/// A rule has to be within one of the base's, and what both match may not be decided otherwise by one before
+/// that: there, another protocol would be spoken, another credential be asked for, or a private address be
+/// refused. Where that earlier rule stands before this one in `mine` too, it decides in both.
+pub(super) fn first_wider(mine: &[NetworkRule], base: &[NetworkRule]) -> Option<usize> {
+    mine.iter().enumerate().position(|(at, rule)| {
+        let decides_alike =
+            |earlier: &NetworkRule| !rule.is_decided_otherwise_by(earlier) || mine[..at].contains(earlier);
+        let is_granted = |outer: usize| rule.within(&base[outer]) && base[..outer].iter().all(decides_alike);
+        !(0..base.len()).any(is_granted)
+    })
+}
+
+/// Whether two lists have something in common; none is everything.
+fn meet(one: Option<&Vec<String>>, other: Option<&Vec<String>>, alike: fn(&str, &str) -> bool) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.iter().any(|item| other.iter().any(|known| alike(item, known))),
+        _ => true,
+    }
+}
+
+/// Whether two globs may match one path: what stands before the first wildcard of one has to begin the other.
+fn may_meet(one: &str, other: &str) -> bool {
+    let start = |glob: &str| glob.find('*').map_or(glob.len(), |at| at);
+    let (mine, theirs) = (start(one), start(other));
+    match (mine == one.len(), theirs == other.len()) {
+        (true, true) => one == other,
+        // `/a/**` matches `/a` too.
+        _ => {
+            let common = mine.min(theirs).saturating_sub(1);
+            one.as_bytes()[..common] == other.as_bytes()[..common]
+        }
+    }
+}
+
 /// What is spoken to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -72,79 +129,158 @@ pub enum Protocol {
     TlsPassthrough,
 }
 
-/// A host, or every host one label below a name. Lower case, without a trailing dot.
+impl Protocol {
+    /// The port of a rule that names none: RFC 9110, sections 4.2.1 and 4.2.2.
+    #[must_use]
+    pub fn default_port(self) -> Option<u16> {
+        match self {
+            Protocol::Http => Some(80),
+            Protocol::Https | Protocol::TlsPassthrough => Some(443),
+            Protocol::Tcp => None,
+        }
+    }
+
+    /// Whether it begins with a handshake of TLS.
+    #[must_use]
+    pub fn has_tls(self) -> bool {
+        matches!(self, Protocol::Https | Protocol::TlsPassthrough)
+    }
+
+    /// Whether requests are read, so that methods and paths can be judged.
+    #[must_use]
+    pub fn has_requests(self) -> bool {
+        matches!(self, Protocol::Http | Protocol::Https)
+    }
+}
+
+/// The name by which a program reaches services of the machine that it runs on.
+pub const OWN_HOST: &str = "host.cofferdam.internal";
+
+/// A host, or every host one label below a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostPattern {
-    /// The name, or for a wildcard what follows `*.`.
-    name: String,
-    wildcard: bool,
+pub struct HostPattern(Hosts);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Hosts {
+    Below(HostName),
+    Exactly(Host),
 }
 
 /// Why something is not a host pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadHost {
-    /// A wildcard that would match a whole top-level domain, or everything.
-    #[error("`{0}` is too broad: a wildcard needs at least two labels after `*.`")]
+pub enum BadHostPattern {
+    /// A wildcard that would match names of many owners, or everything.
+    #[error("`{0}` is too broad: names below a public suffix belong to anybody")]
     Broad(String),
-    /// Something that isn't a host name: a URL, a port, a path, a byte that no name holds.
-    #[error("`{0}` is not a host name: write `example.com`, `*.example.com` or an address")]
-    Malformed(String),
+    /// Something that isn't a host.
+    #[error("`{text}` is not a host: {why}")]
+    Host {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        why: BadHost,
+    },
+    /// An IPv4 address in another form than the usual one.
+    #[error("`{text}` is the address {address}: write that")]
+    Spelling {
+        /// What was written.
+        text: String,
+        /// What it means.
+        address: IpAddr,
+    },
+    /// A wildcard before an address.
+    #[error("`{0}` is no host: there is nothing below an address")]
+    WildcardAddress(String),
 }
 
 impl HostPattern {
-    /// Takes a host, an address, or `*.` and a name of at least two labels.
+    /// Takes a host as [`Host::parse`] reads it, or `*.` and a name that isn't a public suffix. An IPv4 address
+    /// has to be written in its usual form: what stands in a policy is read by people.
     ///
     /// # Errors
     ///
-    /// [`BadHost`] for anything else; nothing is guessed.
-    pub fn parse(text: &str) -> Result<Self, BadHost> {
-        let malformed = || BadHost::Malformed(text.to_owned());
-        let lower = text.to_ascii_lowercase();
-        if let Ok(address) = lower.parse::<IpAddr>() {
-            return Ok(HostPattern { name: address.to_string(), wildcard: false });
-        }
-        let (wildcard, rest) = match lower.strip_prefix("*.") {
-            Some(rest) => (true, rest),
-            None if lower == "*" => return Err(BadHost::Broad(text.to_owned())),
-            None => (false, lower.as_str()),
+    /// [`BadHostPattern`] for anything else; nothing is guessed.
+    pub fn parse(text: &str) -> Result<Self, BadHostPattern> {
+        let read = |part: &str| {
+            Host::parse(part.as_bytes()).map_err(|why| BadHostPattern::Host { text: text.to_owned(), why })
         };
-        let name = rest.strip_suffix('.').unwrap_or(rest);
-        let labels: Vec<_> = name.split('.').collect();
-        let all_numeric = labels.iter().all(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
-        if name.len() > 253 || all_numeric || !labels.iter().all(|label| is_label(label)) {
-            return Err(malformed());
+        let Some(rest) = text.strip_prefix("*.") else {
+            if text == "*" {
+                return Err(BadHostPattern::Broad(text.to_owned()));
+            }
+            return match read(text)? {
+                Host::Address(address) if !text.contains(':') && text != address.to_string() => {
+                    Err(BadHostPattern::Spelling { text: text.to_owned(), address })
+                }
+                host => Ok(HostPattern::exactly(host)),
+            };
+        };
+        match read(rest)? {
+            Host::Address(_) => Err(BadHostPattern::WildcardAddress(text.to_owned())),
+            Host::Name(name) if is_public_suffix(&name) => Err(BadHostPattern::Broad(text.to_owned())),
+            Host::Name(name) => Ok(HostPattern(Hosts::Below(name))),
         }
-        if wildcard && labels.len() < 2 {
-            return Err(BadHost::Broad(text.to_owned()));
+    }
+
+    /// This host and no other.
+    #[must_use]
+    pub fn exactly(host: Host) -> Self {
+        HostPattern(Hosts::Exactly(host))
+    }
+
+    /// Whether it matches a host: exactly, or as a name with one label more. A wildcard matches no address.
+    #[must_use]
+    pub fn matches(&self, host: &Host) -> bool {
+        match (&self.0, host) {
+            (Hosts::Exactly(known), host) => known == host,
+            (Hosts::Below(above), Host::Name(name)) => name.parent() == Some(above.as_str()),
+            (Hosts::Below(_), Host::Address(_)) => false,
         }
-        Ok(HostPattern { name: name.to_owned(), wildcard })
+    }
+
+    /// The one host that it matches; none for a wildcard.
+    #[must_use]
+    pub fn exact(&self) -> Option<&Host> {
+        match &self.0 {
+            Hosts::Exactly(host) => Some(host),
+            Hosts::Below(_) => None,
+        }
+    }
+
+    /// Whether it matches more than one host.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self.0, Hosts::Below(_))
     }
 
     /// Whether every host that this pattern matches is matched by `other` too.
     fn within(&self, other: &HostPattern) -> bool {
-        match (self.wildcard, other.wildcard) {
-            (true, false) => false,
-            (false, true) => {
-                self.name.split_once('.').is_some_and(|(_, parent)| parent == other.name)
-                    && self.name.parse::<IpAddr>().is_err()
-            }
-            _ => self.name == other.name,
+        match &self.0 {
+            Hosts::Exactly(host) => other.matches(host),
+            Hosts::Below(_) => self == other,
         }
+    }
+
+    /// Whether some host is matched by both.
+    fn overlaps(&self, other: &HostPattern) -> bool {
+        self.within(other) || other.within(self)
     }
 }
 
-/// A label of a host name: RFC 1123, section 2.1, with the underscore that service names use.
-fn is_label(label: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (1..=63).contains(&label.len())
-        && label.bytes().all(allowed)
-        && !label.starts_with('-')
-        && !label.ends_with('-')
+/// Whether anybody can have a name below this one, by the Public Suffix List (both of its parts; a top-level
+/// domain that it doesn't know is one), or the names below it are themselves such suffixes.
+fn is_public_suffix(name: &HostName) -> bool {
+    let is_suffix = |name: &str| psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name.as_bytes());
+    is_suffix(name.as_str()) || is_suffix(&format!("a.{name}"))
 }
 
+/// The text from which the same pattern is read again; an IPv6 address without brackets.
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", if self.wildcard { "*." } else { "" }, self.name)
+        match &self.0 {
+            Hosts::Below(name) => write!(f, "*.{name}"),
+            Hosts::Exactly(host) => host.fmt(f),
+        }
     }
 }
 
@@ -184,8 +320,14 @@ mod tests {
             "a.*.test",
             "1.2.3",
             "ä.test",
-            "[::1]",
+            "[::1",
+            "fe80::1%1",
             "0/0",
+            "*.1.2.3.4",
+            "*.::1",
+            "2130706433",
+            "0x7f.1",
+            "127.0.0.1.",
         ] {
             assert!(HostPattern::parse(text).is_err(), "{text:?}");
         }
@@ -197,6 +339,49 @@ mod tests {
         assert_eq!(shown("API.Example.COM."), "api.example.com");
         assert_eq!(shown("*.Example.com"), "*.example.com");
         assert_eq!(shown("::FFFF"), "::ffff");
+        assert_eq!(shown("[::1]"), "::1");
+        assert_eq!(shown("::ffff:10.0.0.1"), "10.0.0.1");
+    }
+
+    #[test]
+    fn a_wildcard_stands_below_a_name_that_somebody_owns() {
+        for text in [
+            "*.com",
+            "*.co.uk",
+            "*.github.io",
+            "*.s3.amazonaws.com",
+            "*.ck",
+            "*.foo.ck",
+            "*.kawasaki.jp",
+            "*.test",
+        ] {
+            assert_eq!(HostPattern::parse(text), Err(BadHostPattern::Broad(text.to_owned())), "{text}");
+        }
+        for text in
+            ["*.example.com", "*.example.co.uk", "*.acme.github.io", "*.corp.internal", "*.github.test"]
+        {
+            assert!(HostPattern::parse(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_only_looks_like_one_is_not_matched() {
+        let matches = |pattern: &str, host: &str| {
+            HostPattern::parse(pattern).unwrap().matches(&Host::parse(host.as_bytes()).unwrap())
+        };
+        assert!(matches("*.github.test", "api.github.test") && matches("*.github.test", "API.GitHub.test."));
+        for host in
+            ["evilgithub.test", "github.test.evil.test", "xgithub.test", "github.test", "a.b.github.test"]
+        {
+            assert!(!matches("*.github.test", host) && !matches("api.github.test", host), "{host}");
+        }
+        assert!(matches("github.test", "github.test") && !matches("*.0.test", "127.0.0.1"));
+        assert!(matches("127.0.0.1", "0x7f.1") && matches("10.0.0.1", "::ffff:a00:1"));
+        // An A-label is compared as it stands: what looks alike is another name.
+        assert!(
+            matches("xn--bcher-kva.test", "XN--bcher-KVA.test")
+                && !matches("bucher.test", "xn--bcher-kva.test")
+        );
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use cofferdam_core::artifact::Rejection;
-use cofferdam_core::audit::Event;
+use cofferdam_core::audit::{Event, Passage};
 use cofferdam_core::capability::Gap;
+use cofferdam_core::egress::{Denial, Door};
 use cofferdam_core::outcome::{Cancel, End};
 use cofferdam_core::policy::PolicyHash;
 
@@ -36,6 +38,15 @@ pub(super) fn members(event: &Event) -> String {
         }
         Event::BackendRefused { backend, gaps, why } => {
             members.text("backend", backend.name()).text("why", why).gaps(gaps);
+        }
+        Event::DnsDenied { denial, more } => {
+            members.denial(denial).more(*more);
+        }
+        Event::EgressAllowed(passage) => {
+            members.passage(passage);
+        }
+        Event::EgressDenied { denial, door, ip, more } => {
+            members.optional("door", door.map(Door::name)).denial(denial).ip(*ip).more(*more);
         }
         Event::LimitHit(limit) => {
             members.text("limit", limit.name());
@@ -88,6 +99,42 @@ impl Members {
 
     fn number(&mut self, name: &str, number: u64) -> &mut Self {
         let _ = write!(self.name(name), "{number}"); // writing to a String can't fail
+        self
+    }
+
+    fn optional(&mut self, name: &str, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self,
+        }
+    }
+
+    fn ip(&mut self, ip: Option<IpAddr>) -> &mut Self {
+        self.optional("ip", ip.map(|ip| ip.to_string()).as_deref())
+    }
+
+    /// What was refused; what isn't known of it is left out.
+    fn denial(&mut self, denial: &Denial) -> &mut Self {
+        let Denial { code, host, port, method, path, rule, needs } = denial;
+        self.text("code", code.code()).optional("rule", rule.as_deref()).text("host", host);
+        if let Some(port) = port {
+            self.number("port", u64::from(*port));
+        }
+        self.optional("method", method.as_deref()).optional("path", path.as_deref());
+        self.optional("needs", needs.as_deref())
+    }
+
+    fn passage(&mut self, passage: &Passage) -> &mut Self {
+        let Passage { to, terms, ip, request, traffic } = passage;
+        self.text("door", to.door().name()).text("rule", terms.rule());
+        self.text("host", &to.host().to_string()).number("port", u64::from(to.port())).ip(Some(*ip));
+        if let Some((method, path)) = request {
+            self.text("method", method).text("path", path);
+        }
+        if let Some(traffic) = traffic {
+            self.number("bytes_out", traffic.bytes_out).number("bytes_in", traffic.bytes_in);
+            self.number("ms", u64::try_from(traffic.took.as_millis()).unwrap_or(u64::MAX));
+        }
         self
     }
 
@@ -177,10 +224,13 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
+    use cofferdam_core::audit::Traffic;
     use cofferdam_core::capability::Capability;
+    use cofferdam_core::egress::{DenialCode, Host, RequestHead, RequestPermit, Rules, judge};
     use cofferdam_core::outcome::LimitName;
-    use cofferdam_core::policy::{BackendName, Profile};
+    use cofferdam_core::policy::{AllowFlag, BackendName, NetworkRule, Profile};
 
     use super::*;
 
@@ -190,15 +240,47 @@ mod tests {
         assert_eq!(start.name(), START);
     }
 
+    /// A request that a rule allows, and its passage.
+    fn allowed() -> (RequestPermit, Passage) {
+        let Ok(AllowFlag::Rule(rule)) = NetworkRule::parse_flag("GET a.test/x") else { panic!("a rule") };
+        let rules = Rules::new(&[rule]);
+        let connection = rules.connection(Door::Capture, &Host::parse(b"a.test").unwrap(), 443).unwrap();
+        let head = RequestHead {
+            authorities: &[b"a.test"],
+            server_name: Some(b"a.test"),
+            method: b"GET",
+            path: b"/x?secret",
+        };
+        let permit = rules.request(&connection, &head).unwrap();
+        let address = judge("203.0.113.7".parse().unwrap(), false, &[]).unwrap();
+        let took = Duration::from_micros(3900);
+        let traffic = Some(Traffic { bytes_out: 312, bytes_in: 7, took });
+        let passage = Passage { traffic, ..Passage::of_request(&permit, address) };
+        (permit, passage)
+    }
+
     #[test]
     fn every_event_has_its_members_in_a_fixed_order() {
         let gap = Gap { capability: Capability::Cpu, why: "no \"v2\"".into(), fix: "mount it".into() };
         let policy = PolicyHash("ab".into());
         let backend = BackendName::Container;
+        let (permit, passage) = allowed();
+        let rules = Rules::new(&[]);
+        let name = rules.lookup(&Host::parse(b"evil.test").unwrap()).unwrap_err();
         let rendered = [
             Event::ArtifactQuarantined { path: ".envrc".into(), more: 0 },
             Event::ArtifactRejected { path: "a\"b".into(), why: Rejection::Symlink, more: 7 },
             Event::BackendRefused { backend, gaps: vec![gap.clone()], why: "w".into() },
+            Event::DnsDenied { denial: name.clone(), more: 0 },
+            Event::EgressAllowed(Box::new(Passage { traffic: None, ..passage.clone() })),
+            Event::EgressAllowed(Box::new(passage)),
+            Event::EgressDenied { denial: name, door: None, ip: None, more: 3 },
+            Event::EgressDenied {
+                denial: permit.denial(DenialCode::PrivateAddress),
+                door: Some(Door::Connect),
+                ip: Some("10.0.0.1".parse().unwrap()),
+                more: 0,
+            },
             Event::LimitHit(LimitName::Pids),
             Event::OutputTruncated { stream: "stdout", dropped: 9 },
             Event::PolicyLoaded { policy: policy.clone(), profile: Profile::Internal },
@@ -217,6 +299,11 @@ mod tests {
             r#","path":".envrc","why":"host_exec""#,
             r#","path":"a\"b","why":"symlink","more":7"#,
             r#","backend":"container","why":"w","gaps":[{"name":"cpu","why":"no \"v2\"","fix":"mount it"}]"#,
+            r#","code":"host_not_allowed","host":"evil.test","needs":"--allow evil.test""#,
+            r#","door":"capture","rule":"GET a.test/x","host":"a.test","port":443,"ip":"203.0.113.7","method":"GET","path":"/x""#,
+            r#","door":"capture","rule":"GET a.test/x","host":"a.test","port":443,"ip":"203.0.113.7","method":"GET","path":"/x","bytes_out":312,"bytes_in":7,"ms":3"#,
+            r#","code":"host_not_allowed","host":"evil.test","needs":"--allow evil.test","more":3"#,
+            r#","door":"connect","code":"private_address","rule":"GET a.test/x","host":"a.test","port":443,"method":"GET","path":"/x","ip":"10.0.0.1""#,
             r#","limit":"pids""#,
             r#","stream":"stdout","dropped":9"#,
             r#","profile":"internal","policy_sha256":"ab""#,

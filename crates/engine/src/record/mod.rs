@@ -50,6 +50,8 @@ pub use line::{BadLine, Hash, LINE_MAX_BYTES, Line, parse_line};
 pub use reader::{Entry, Events, RunFilter, events, verify};
 pub use report::{Chain, Finding, Report};
 
+pub(crate) use time::rfc3339;
+
 use files::{Disk, Folder, Held, failed};
 use head::Head;
 use writer::Writer;

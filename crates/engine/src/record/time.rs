@@ -9,7 +9,7 @@ pub(super) const FORM: &str = "0000-00-00T00:00:00.000Z";
 const LAST_SECOND: u64 = 253_402_300_799;
 
 /// Renders a time. A clock before 1970 or after 9999 gives the nearest time that has the form.
-pub(super) fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs().min(LAST_SECOND);
     let (year, month, day) = date(seconds / 86_400);

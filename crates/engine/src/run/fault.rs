@@ -6,6 +6,7 @@ use cofferdam_core::audit::AuditError;
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_core::outlet::OutletError;
 use cofferdam_core::policy::Profile;
 
 use crate::chain;
@@ -21,6 +22,7 @@ pub(super) fn of_audit(error: &AuditError) -> Fault {
         AuditError::Cut { .. } | AuditError::Changed { .. } => {
             "see `cofferdam audit verify`; nothing starts until the log is moved away or restored"
         }
+        AuditError::Refused { .. } => "this is a fault of Cofferdam's; please report it",
         AuditError::Io { .. } => "make room for the log, or make its folder writable",
     };
     fault(FaultCode::AuditUnavailable, chain(error), fix)
@@ -43,6 +45,11 @@ pub(super) fn of_weaker(lacking: &[&Capability]) -> Fault {
     fault(FaultCode::Internal, message, fix)
 }
 
+/// A sandbox can't be given a way out.
+pub(super) fn of_outlet(error: &OutletError) -> Fault {
+    fault(FaultCode::HostError, chain(error), "see `cofferdam doctor` for what this host lacks")
+}
+
 pub(super) fn lost() -> Fault {
     let message = "the sandbox ended without its program having ended";
     fault(FaultCode::BackendLost, message, "look at the kernel's log; then try again if that is safe")
@@ -60,6 +67,7 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
         ),
         BackendError::Files { fix, .. } => fault(FaultCode::BadRequest, chain(error), fix),
         BackendError::Exec { program, source } => of_exec(&program.to_string_lossy(), source),
+        BackendError::Outlet(error) => of_outlet(error),
         BackendError::Put { source } => {
             let fix = match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "allow more --disk or --files",

@@ -11,17 +11,19 @@ use cofferdam_core::backend::{BackendError, Ending, Output, Running, Session};
 use cofferdam_core::policy::Limits;
 
 use super::ends::{Cause, Ended};
+use super::way_out::WayOut;
 use super::{LAST_WORDS, Streams};
 
 /// SIGTERM, which asks a program to end.
 const TERM: i32 = 15;
 
-/// Runs the streams of a program until it ends or is ended, kills what is left of it, and delivers
+/// Runs the streams of a program until it ends or is ended, cuts its way out, kills what is left of it, and delivers
 /// what it had still said. A sandbox that somebody would have again, if it can be renewed, is settled
 /// instead where that is possible.
 pub(super) async fn until_the_end(
     running: &dyn Running,
     session: &mut dyn Session,
+    way_out: &WayOut,
     limits: &Limits,
     deadline: Instant,
     streams: &dyn Streams,
@@ -50,6 +52,7 @@ pub(super) async fn until_the_end(
     };
     let ran_for = began.elapsed();
     let halting = Instant::now();
+    way_out.cut().await;
     let mut settled = if wanted_again && has_exited(&cause) {
         session.settle().await.unwrap_or(None) // what can't be settled is halted
     } else {

@@ -4,6 +4,8 @@
 //! no allocation, no locks, no panics, nothing but system calls on memory that the parent
 //! prepared. Failures are numbers that the parent turns into words.
 
+pub(crate) mod network;
+
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -25,9 +27,9 @@ pub(super) struct Image<'a> {
 const UMASK: libc::mode_t = 0o022;
 
 /// A system call failed with this number.
-struct Errno(i32);
+pub(crate) struct Errno(pub(crate) i32);
 
-type Done = Result<(), Errno>;
+pub(crate) type Done = Result<(), Errno>;
 
 impl<'a> Image<'a> {
     /// Prepares everything that would need memory later.
@@ -58,7 +60,7 @@ pub(super) struct Ends<'a> {
     pub(super) gate: BorrowedFd<'a>,
     /// Takes the report of a failure.
     pub(super) failure: BorrowedFd<'a>,
-    /// Takes folders that are handed over, and says when the parent has done its part.
+    /// Takes folders and sockets that are handed over, and says when the parent has done its part.
     pub(super) exchange: BorrowedFd<'a>,
     /// This process's copies of the parent's ends. They have to go first: with them open, the
     /// parent's death would never show.
@@ -234,6 +236,7 @@ fn take(step: &Step, launch: &Launch, exchange: RawFd) -> Done {
             mount(Some(source), target, None, libc::MS_BIND | libc::MS_REC, None)
         }
         Step::Cover { source, target, read_only } => cover(source, target, *read_only),
+        Step::Door(door) => network::open_door(*door, exchange),
         Step::File { path, bytes } => write_file(path, bytes),
         Step::Folder { path, mode, owned } => make_folder(path, *mode, owned.then_some(launch.ids.inside)),
         Step::HandOver { path } => hand_over(path, exchange),
@@ -251,6 +254,7 @@ fn take(step: &Step, launch: &Launch, exchange: RawFd) -> Done {
         Step::Mount { kind, target, flags, options } => {
             mount(Some(kind), target, Some(kind), flags.for_mount(), Some(options))
         }
+        Step::Network(request) => network::configure(request, exchange),
         Step::NewRoot { over, options } => {
             let flags = MountFlags::PLAIN.for_mount();
             mount(Some(c"sandbox"), over, Some(c"tmpfs"), flags, Some(options))?;
@@ -281,19 +285,28 @@ fn attach(mount: RawFd, target: &CStr) -> Done {
     .map(drop)
 }
 
-/// Sends the parent a descriptor of a folder, beside one byte.
+/// Sends the parent a descriptor of a folder.
 fn hand_over(path: &CStr, exchange: RawFd) -> Done {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: the path is a live string; the descriptor is closed once and used by nobody else.
+    unsafe {
+        let fd = call(|| libc::c_long::from(libc::open(path.as_ptr(), flags)))? as RawFd;
+        let sent = send_descriptor(fd, exchange);
+        libc::close(fd);
+        sent
+    }
+}
+
+/// Sends the parent a descriptor, beside one byte.
+pub(crate) fn send_descriptor(fd: RawFd, exchange: RawFd) -> Done {
     #[repr(C)]
     struct Rights {
         header: libc::cmsghdr,
         fd: RawFd,
         _end: RawFd, // a message is a multiple of eight bytes long
     }
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: the path is a live string; `message` points to live values of the stated sizes; the
-    // descriptor is closed once and used by nobody else.
+    // SAFETY: `message` points to live values of the stated sizes.
     unsafe {
-        let fd = call(|| libc::c_long::from(libc::open(path.as_ptr(), flags)))? as RawFd;
         let mut rights: Rights = std::mem::zeroed();
         rights.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<RawFd>()) as _;
         rights.header.cmsg_level = libc::SOL_SOCKET;
@@ -306,9 +319,7 @@ fn hand_over(path: &CStr, exchange: RawFd) -> Done {
         message.msg_iovlen = 1;
         message.msg_control = (&raw mut rights).cast();
         message.msg_controllen = size_of::<Rights>() as _;
-        let sent = call(|| libc::sendmsg(exchange, &raw const message, libc::MSG_NOSIGNAL) as libc::c_long);
-        libc::close(fd);
-        sent.map(drop)
+        call(|| libc::sendmsg(exchange, &raw const message, libc::MSG_NOSIGNAL) as libc::c_long).map(drop)
     }
 }
 

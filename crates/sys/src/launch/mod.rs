@@ -16,7 +16,7 @@
 //!
 //! The first thing that fails is reported with its place in the list, and the child exits.
 
-mod child;
+pub(crate) mod child;
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -27,7 +27,9 @@ use std::os::unix::net::UnixStream;
 
 use cofferdam_core::weaken::{self, Control, stop_at};
 
+use crate::capture::Door;
 use crate::landlock::Ruleset;
+use crate::netlink::Request;
 use crate::seccomp::Filter;
 use crate::{check, fd, fdpass, process};
 
@@ -125,6 +127,9 @@ pub enum Step {
         /// Whether mounts below it change too.
         recursive: bool,
     },
+    /// Make a socket in the network namespace and give it to the parent ([`Launched::handed_over`]), which
+    /// hears through it what the program does. Part of [`Capture::steps`](crate::capture::Capture::steps).
+    Door(Door),
     /// Write a small file.
     File {
         /// Where.
@@ -169,6 +174,8 @@ pub enum Step {
         /// Its options.
         options: CString,
     },
+    /// Set up the network namespace. Part of [`Capture::steps`](crate::capture::Capture::steps).
+    Network(Request),
     /// Mount a tmpfs over a folder of the host, make the new root in it and enter that.
     NewRoot {
         /// The folder, which is hidden in the new namespace alone.
@@ -326,6 +333,7 @@ impl fmt::Display for Step {
                 write!(f, "show {} as /{}", show(source), show(target))
             }
             Step::Cover { target, .. } => write!(f, "hide /{}", show(target)),
+            Step::Door(door) => write!(f, "listen at {door}"),
             Step::File { path, .. } => write!(f, "write /{}", show(path)),
             Step::Folder { path, .. } => write!(f, "make the folder /{}", show(path)),
             Step::HandOver { path } => write!(f, "hand over /{}", show(path)),
@@ -335,6 +343,7 @@ impl fmt::Display for Step {
             Step::Mount { kind, target, .. } => {
                 write!(f, "mount {} on /{}", show(kind), show(target))
             }
+            Step::Network(request) => write!(f, "{request}"),
             Step::NewRoot { over, .. } => write!(f, "mount the new root over {}", show(over)),
             Step::Pivot => write!(f, "change the root"),
         }
@@ -360,7 +369,7 @@ pub struct Launched {
     failure: fs::File,
     /// Held open so that the child sees whether its parent lives.
     gate: fs::File,
-    /// Through which folders are handed over, and the parent says to go on.
+    /// Through which folders and sockets are handed over, and the parent says to go on.
     exchange: UnixStream,
     steps: Vec<Step>,
     layers: Layers,
@@ -389,7 +398,8 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// [`LaunchError`] if the child can't be cloned or its ids can't be mapped; it is gone then.
+    /// [`LaunchError`] if the child can't be cloned or its ids can't be mapped, or if a step has failed
+    /// already; it is gone then.
     pub fn spawn(self) -> Result<Launched, LaunchError> {
         let failed = |action: &str| {
             let action = action.to_owned();
@@ -443,12 +453,12 @@ impl Launch {
             self.ids.map(pid).map_err(failed("map the user namespace's ids"))?;
         }
         stop_at("ids-mapped");
-        launched.gate.write_all(IDS_ARE_MAPPED).map_err(failed("start the sandbox"))?;
+        launched.tell(IDS_ARE_MAPPED)?;
         if let Some(bytes) = bytes {
             // While the child mounts, on another core if there is one: a megabyte takes a while.
             fd::fill_and_seal(program, bytes).map_err(failed("write the program's file"))?;
         }
-        launched.gate.write_all(PROGRAM_IS_THERE).map_err(failed("start the sandbox"))?;
+        launched.tell(PROGRAM_IS_THERE)?;
         Ok(launched)
     }
 }
@@ -507,7 +517,7 @@ fn namespaces() -> libc::c_int {
 }
 
 /// Clones a child into new namespaces and runs `body` in it, which never returns.
-fn clone_into(
+pub(crate) fn clone_into(
     namespaces: libc::c_int,
     cgroup: Option<BorrowedFd<'_>>,
     body: impl FnOnce() -> std::convert::Infallible,
@@ -554,7 +564,8 @@ impl Launched {
         self.pidfd.as_fd()
     }
 
-    /// The next folder that the set-up hands over, in the order of the steps. Blocks until it comes.
+    /// The next folder or socket that the set-up hands over, in the order of the steps. Blocks until it
+    /// comes.
     ///
     /// # Errors
     ///
@@ -571,6 +582,13 @@ impl Launched {
     /// `BrokenPipe` if it has ended.
     pub fn go_on(&self) -> io::Result<()> {
         fdpass::send(self.exchange.as_fd(), b"g", &[]).map(drop)
+    }
+
+    /// Says something through the gate; to a child that has ended already, whose own report is the reason then.
+    fn tell(&mut self, what: &[u8]) -> Result<(), LaunchError> {
+        self.gate.write_all(what).map_err(|source| {
+            self.failure().unwrap_or_else(|| LaunchError { action: "start the sandbox".to_owned(), source })
+        })
     }
 
     /// Why the set-up failed, once the process has ended. None if it reached its program.

@@ -51,6 +51,7 @@ use std::time::Duration;
 use cofferdam_core::backend::Backend;
 use cofferdam_core::capability::Gap;
 use cofferdam_core::outcome::Outcome;
+use cofferdam_core::outlet::Outlets;
 use cofferdam_core::policy::{BackendName, LimitsLayer};
 use cofferdam_core::request::File;
 pub use cofferdam_engine::select::Absent;
@@ -121,6 +122,7 @@ pub struct Subject {
     runs: Vec<Needs>,
     mark: Option<String>,
     lose: Option<Lose>,
+    outlets: Option<Arc<dyn Outlets>>,
     vice: Option<Vice>,
 }
 
@@ -132,7 +134,8 @@ impl Subject {
         runs: &[Needs],
         make: impl Fn(&Path) -> Result<Box<dyn Backend>, Absent> + Send + Sync + 'static,
     ) -> Self {
-        Subject { name, make: Box::new(make), runs: runs.to_vec(), mark: None, lose: None, vice: None }
+        let (make, runs) = (Box::new(make), runs.to_vec());
+        Subject { name, make, runs, mark: None, lose: None, outlets: None, vice: None }
     }
 
     /// Says what is in the command line of each process in which its programs run, where a program isn't a
@@ -147,6 +150,13 @@ impl Subject {
     #[must_use]
     pub fn that_can_be_lost(mut self, lose: Lose) -> Self {
         self.lose = Some(lose);
+        self
+    }
+
+    /// Gives its sandboxes ways out. Without, they have some that let nothing through.
+    #[must_use]
+    pub fn with_outlets(mut self, outlets: Arc<dyn Outlets>) -> Self {
+        self.outlets = Some(outlets);
         self
     }
 

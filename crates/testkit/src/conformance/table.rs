@@ -103,7 +103,7 @@ macro_rules! each_entry {
                 IgnoresPass what_the_policy_passes_is_passed "PASSED_TEXT isn't there";
                 PassesTheHostsEnvironment what_no_policy_names_is_not_passed "the host's";
                 LetsOut nothing_leaves_without_a_rule "something left by";
-                ClaimsEgress a_rule_lets_through_what_it_names_or_is_refused "what the rule names";
+                ClosesDoors a_rule_lets_through_what_it_names_or_is_refused "what the rule names";
                 ClaimsCredentials a_credential_is_refused_as_long_as_nobody_mints_it "without its credential";
                 IgnoresWorkspace a_workspace_is_seen_and_not_written "No such file or directory: 'src/a.txt'";
                 WritesThrough a_workspace_is_seen_and_not_written "the host's files are others now";
@@ -220,6 +220,10 @@ mod tests {
                 disk_bytes: [bytes_beyond_the_disk_are_not_had],
                 files: [files_beyond_their_number_are_not_had],
                 output_bytes: [output_beyond_the_limit_is_not_passed_on],
+                bytes_out: [nothing_leaves_without_a_rule],
+                requests: [nothing_leaves_without_a_rule],
+                connections: [nothing_leaves_without_a_rule],
+                hosts: [nothing_leaves_without_a_rule],
             }
             Environment {
                 set: [what_the_policy_sets_is_set],

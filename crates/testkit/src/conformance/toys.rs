@@ -21,6 +21,7 @@ use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::{Files, GuestPath, Shown};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{RunId, Usage};
+use cofferdam_core::outlet::{Cut, Doors, Outlet, OutletError, Sink};
 use cofferdam_core::policy::{ALWAYS_ASKED, Cpus, Environment, Policy, decide};
 use cofferdam_core::request::{Argv, File, Program, Request, Variable, WindowSize};
 
@@ -57,8 +58,8 @@ vices! {
     ClaimsAKernel,
     /// It says that it has credentials.
     ClaimsCredentials,
-    /// It says that it judges connections.
-    ClaimsEgress,
+    /// What leads out is closed, and said to be judged.
+    ClosesDoors,
     /// Closing does nothing.
     ClosesNothing,
     /// No memory is said to have been used.
@@ -194,7 +195,7 @@ impl Vice {
         match self {
             Vice::ClaimsAKernel => &[Capability::SeparateKernel],
             Vice::ClaimsCredentials => &[Capability::Credentials],
-            Vice::ClaimsEgress => &[Capability::Egress, Capability::EgressTcp, Capability::Dns],
+            Vice::ClosesDoors => &[Capability::Egress, Capability::EgressTcp, Capability::Dns],
             _ => &[],
         }
     }
@@ -286,12 +287,19 @@ impl Backend for Toy {
         self.inner.fit(request, files)
     }
 
-    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+    fn open<'a>(
+        &'a self,
+        run: &'a RunId,
+        grant: Grant,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             let vice = self.vice;
             let workspace = grant.files().workspace.as_ref().map(|workspace| workspace.host.clone());
             let environment = grant.environment().to_vec();
-            let mut inner = self.inner.open(run, loosen(&grant, |policy| vice.loosen(policy))).await?;
+            let outlet = if vice == Vice::ClosesDoors { Arc::new(Shut(outlet)) } else { outlet };
+            let mut inner =
+                self.inner.open(run, loosen(&grant, |policy| vice.loosen(policy)), outlet).await?;
             let mut enforced = inner.enforced().clone();
             enforced.extend(vice.claims());
             if vice == Vice::CallsGapsEnforced {
@@ -305,6 +313,28 @@ impl Backend for Toy {
             let inner = Some(inner);
             Ok(Box::new(ToySession { inner, vice, enforced, workspace, environment, kept, state }) as _)
         })
+    }
+}
+
+/// A way out to which nothing leads.
+struct Shut(Arc<dyn Outlet>);
+
+impl Outlet for Shut {
+    fn authority(&self) -> &str {
+        self.0.authority()
+    }
+
+    fn attach(&self, doors: Doors) -> Result<(), OutletError> {
+        drop(doors);
+        Ok(())
+    }
+
+    fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {
+        self.0.record(run, sink);
+    }
+
+    fn cut(&self) -> Boxed<'_, Cut> {
+        self.0.cut()
     }
 }
 
@@ -446,9 +476,12 @@ impl Session for ToySession {
         self.inner().settle()
     }
 
-    fn renew(mut self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+    fn renew(
+        mut self: Box<Self>,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
         Box::pin(async move {
-            let renewed = self.inner.take().unwrap().renew().await?;
+            let renewed = self.inner.take().unwrap().renew(outlet).await?;
             Ok(renewed.map(|inner| {
                 self.inner = Some(inner);
                 self as Box<dyn Session>

@@ -16,6 +16,7 @@ use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::Files;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{End, FaultCode, LimitName, Outcome, Ran as HasRun, RunId};
+use cofferdam_core::outlet::{Closed, Outlet, Outlets};
 use cofferdam_core::policy::{ALWAYS_ASKED, Ceiling, Layer, LimitsLayer, Policy, Profile, decide};
 use cofferdam_core::request::{
     Argv, File, FileName, Lang, Origin, Program, Request, Script, Variable, WindowSize,
@@ -27,6 +28,7 @@ use tempfile::TempDir;
 use super::wired::{Cue, Input, Reader, Wired, of};
 use super::{Broken, Needs, Subject, Verdict};
 use crate::host::{eventually, processes_with};
+use crate::outlets::ScriptedOutlets;
 
 /// How long a run may take before it counts as hung. A program of the suite takes a second at most;
 /// the rest is for a machine that has other things to do.
@@ -84,7 +86,9 @@ impl<'a> Trial<'a> {
         let backend = made.map_err(|absent| Broken(format!("it can't be made: {}", absent.why)))?;
         let shared = Box::new(Shared(Arc::clone(&backend)));
         let candidate = Candidate { name: subject.name, backend: Ok(shared) };
-        let engine = Engine::open(vec![candidate], state.path()).unwrap();
+        let silent = || Arc::new(ScriptedOutlets::default()) as Arc<dyn Outlets>;
+        let outlets = subject.outlets.clone().unwrap_or_else(silent);
+        let engine = Engine::open(vec![candidate], state.path()).unwrap().with_outlets(outlets);
         let lacks = backend.offers().missing(&ALWAYS_ASKED.into());
         let lacks = lacks.into_iter().map(|gap| gap.capability).collect();
         Ok(Trial { subject, backend, engine, state, lacks })
@@ -185,7 +189,7 @@ impl<'a> Trial<'a> {
     pub(super) async fn open(&self, run: &RunId, layer: Layer) -> Result<Box<dyn Session>, Broken> {
         let policy = Policy::resolve(&[layer], &Ceiling::default()).unwrap();
         let grant = decide(&policy, policy_hash(&policy), &request(sh("true"))).unwrap();
-        self.backend.open(run, grant).await.map_err(said("open"))
+        self.backend.open(run, grant, Arc::new(Closed)).await.map_err(said("open"))
     }
 
     /// What a run would leave and is there.
@@ -484,7 +488,12 @@ impl Backend for Shared {
         self.0.fit(request, files)
     }
 
-    fn open<'a>(&'a self, run: &'a RunId, grant: Grant) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
-        self.0.open(run, grant)
+    fn open<'a>(
+        &'a self,
+        run: &'a RunId,
+        grant: Grant,
+        outlet: Arc<dyn Outlet>,
+    ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
+        self.0.open(run, grant, outlet)
     }
 }

@@ -315,6 +315,7 @@ mod tests {
             no_proc: None,
             no_seccomp: None,
             root: true,
+            captures: Err((String::new(), String::new())),
         }
     }
 

@@ -1,0 +1,137 @@
+//! `cofferdam policy explain HOST [METHOD PATH]`: what a policy says to a connection or a request, and why.
+
+use std::io::{self, Write};
+
+use cofferdam_core::egress::{Authority, Explanation, Question, Rules};
+use cofferdam_core::policy::{NetworkRule, Policy};
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    /// A host, and maybe a port.
+    pub(crate) host: &'a str,
+    /// A method and a path.
+    pub(crate) request: Option<(&'a str, &'a str)>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExplainError {
+    /// What was asked about is no host.
+    #[error("`{text}` is not a host: {why}")]
+    Host {
+        /// What was typed.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The output can't be written.
+    #[error("could not write the explanation: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// Explains what is answered, and says whether it is yes.
+///
+/// # Errors
+///
+/// [`ExplainError`] if it is asked about no host, or `out` can't be written.
+pub(crate) fn explain(policy: &Policy, asked: &Asked<'_>, out: &mut dyn Write) -> Result<bool, ExplainError> {
+    let rules = Rules::new(&policy.network);
+    let (host, port) = place(asked.host, &policy.network)?;
+    let request = asked.request.map(|(method, path)| (method.as_bytes(), path.as_bytes()));
+    let explanation = rules.explain(&Question { host: &host, port, request });
+    let what = match asked.request {
+        Some((method, path)) => format!("{method} {}", path.escape_debug()),
+        None => "a connection".to_owned(),
+    };
+    let Explanation { verdict, rules: says, lets_out } = &explanation;
+    match verdict {
+        Ok(at) => writeln!(out, "{host}:{port}, {what}: allowed by `{}`", policy.network[*at].label())?,
+        Err(denial) => {
+            writeln!(out, "{host}:{port}, {what}: denied ({})", denial.code)?;
+            if let Some(needs) = &denial.needs {
+                writeln!(out, "  it would take: {needs}")?;
+            }
+        }
+    }
+    if policy.network.is_empty() {
+        writeln!(out, "  there are no rules: nothing leaves")?;
+    }
+    for (rule, says) in policy.network.iter().zip(says) {
+        writeln!(out, "  `{}` {}", rule.label(), says.words())?;
+    }
+    if !lets_out.is_empty() {
+        writeln!(out, "that rule lets out:")?;
+    }
+    for breadth in lets_out {
+        writeln!(out, "  {breadth}")?;
+    }
+    Ok(verdict.is_ok())
+}
+
+/// A host and its port: the one that was typed, else that of the first rule for the host, else 443.
+fn place(text: &str, rules: &[NetworkRule]) -> Result<(cofferdam_core::egress::Host, u16), ExplainError> {
+    const USUAL: u16 = 443;
+    let read = |port| {
+        Authority::parse_with_default(text.as_bytes(), port)
+            .map_err(|bad| ExplainError::Host { text: text.escape_debug().to_string(), why: bad.to_string() })
+    };
+    let (one, other) = (read(USUAL)?, read(USUAL + 1)?);
+    let host = one.host().clone();
+    if one.port() == other.port() {
+        return Ok((host, one.port())); // it was typed
+    }
+    let named = rules.iter().find(|rule| rule.host.matches(&host)).and_then(|rule| rule.ports.first());
+    Ok((host, named.copied().unwrap_or(USUAL)))
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_core::policy::{AllowFlag, Ceiling, Layer};
+
+    use super::*;
+
+    fn policy(flags: &[&str]) -> Policy {
+        let rule = |flag: &&str| match NetworkRule::parse_flag(flag) {
+            Ok(AllowFlag::Rule(rule)) => rule,
+            other => panic!("{flag}: {other:?}"),
+        };
+        let network = flags.iter().map(rule).collect();
+        Policy::resolve(&[Layer { network, ..Layer::default() }], &Ceiling::default()).unwrap()
+    }
+
+    fn said(flags: &[&str], host: &str, request: Option<(&str, &str)>) -> (bool, String) {
+        let mut out = vec![];
+        let yes = explain(&policy(flags), &Asked { host, request }, &mut out).unwrap();
+        (yes, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn what_is_allowed_says_by_which_rule_and_what_else_that_lets_out() {
+        let (yes, text) = said(&["b.test", "GET a.test"], "a.test", Some(("GET", "/x")));
+        assert!(yes);
+        assert!(text.starts_with("a.test:443, GET /x: allowed by `GET a.test`\n"), "{text}");
+        assert!(
+            text.contains("`b.test` is for another host") && text.contains("that rule lets out:\n  any path")
+        );
+    }
+
+    #[test]
+    fn what_is_denied_says_what_it_would_take() {
+        let (yes, text) = said(&["GET a.test/x"], "a.test", Some(("POST", "/x")));
+        assert!(!yes && text.contains("denied (method_not_allowed)"), "{text}");
+        assert!(text.contains("it would take: --allow 'POST a.test/x'"), "{text}");
+        let (yes, text) = said(&[], "evil.test", None);
+        assert!(!yes && text.contains("--allow evil.test") && text.contains("there are no rules"), "{text}");
+    }
+
+    #[test]
+    fn a_port_is_the_one_that_was_typed_or_the_rules_own() {
+        let flags = ["http://a.test", "tcp://db.test:5432"];
+        assert!(said(&flags, "db.test", None).0 && said(&flags, "a.test", None).0);
+        assert!(!said(&flags, "db.test:443", None).0);
+        let mut out = vec![];
+        let asked = Asked { host: "a b", request: None };
+        assert!(explain(&policy(&[]), &asked, &mut out).is_err());
+    }
+}
