@@ -150,9 +150,8 @@ fn fix(way_out: WayOut) -> String {
              alone is added by `cofferdam setup python --template NAME --with {name}`; a container has those of the \
              host, or with --venv DIR of a virtual environment: --backend container --profile internal, if nobody outside controls the program or what it reads"
         ),
-        WayOut::Nowhere => "no sandbox of this version has a network but a loopback of its own: hand over what it \
-                            needs with --in or through standard input; a loopback is in a container: --backend \
-                            container --profile internal"
+        WayOut::Nowhere => "hand over what it needs with --in or through standard input; a container has a loopback of \
+                            its own and reaches the hosts that --allow names: --backend container --profile internal"
             .to_owned(),
         WayOut::Terminal => "a container has a terminal: -t --backend container --profile internal, if nobody \
                              outside controls the program or what it reads"

@@ -51,10 +51,10 @@ _TEMPORARY = "/tmp"
 # Who has what Wasm lacks, for the end of a message: a container, which profile `untrusted` never gets.
 _CONTAINER = "--backend container --profile internal"
 _ELSEWHERE = f"a container has: {_CONTAINER}, if nobody outside controls the program or what it reads"
-# The network outside is nobody's.
+# What is outside is reached by a container alone, as far as a rule names it.
 _NO_WAY_OUT = (
-    "no sandbox of this version has a way out: hand over what the program needs with --in or through "
-    "standard input"
+    "hand over what the program needs with --in or through standard input; a container reaches the hosts that "
+    f"--allow names: {_CONTAINER} --allow HOST"
 )
 _LOOPBACK = f"{_NO_WAY_OUT}; a container has a loopback of its own: {_CONTAINER}"
 
