@@ -52,7 +52,7 @@ mod in_wasm {
             let wasm = Wasm::new(Container::for_runs(state.to_owned()), own, templates::folder());
             match wasm.no_python() {
                 None => Ok(Box::new(wasm)),
-                Some((why, fix)) => Err(Absent { why, fix }),
+                Some((why, fix)) => Err(Absent { why, fix, later: false }),
             }
         });
         subject.whose_processes_bear(on_each).that_can_be_lost(kill_process_one)

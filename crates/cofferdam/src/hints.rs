@@ -17,9 +17,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use cofferdam_core::files::{ALWAYS_HIDDEN, Files};
+use cofferdam_core::files::{ALWAYS_HIDDEN, Files, Shown};
 use cofferdam_core::outcome::{End, FaultCode, Outcome};
-use cofferdam_core::policy::Policy;
+use cofferdam_core::policy::{BackendName, Policy};
 use cofferdam_core::request::Program;
 use cofferdam_sys::process;
 
@@ -36,6 +36,9 @@ const SETTINGS: &str = "**/.env*";
 /// The longest name that is shown or looked up: NAME_MAX in `linux/limits.h`.
 const NAME_BYTES: usize = 255;
 
+/// The most linear memory that a program of WebAssembly can have: 65,536 pages of 64 KiB.
+const WASM_BYTES: u64 = 4 << 30;
+
 /// What was asked for, as far as hints need it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
@@ -45,6 +48,7 @@ pub(crate) struct Asked {
     command: Option<PathBuf>,
     files: Files,
     has_network: bool,
+    memory_bytes: u64,
     /// Whether it is a job of a batch: its files come with it, and options are the batch's.
     is_job: bool,
     /// The first of the program's own arguments that is an option of `run`.
@@ -61,8 +65,9 @@ impl Asked {
             _ => None,
         };
         let has_network = !policy.network.is_empty();
-        let files = policy.files.clone();
-        Asked { file, command, files, has_network, is_job: false, late_option: late_option(program) }
+        let (files, memory_bytes) = (policy.files.clone(), policy.limits.memory_bytes);
+        let late_option = late_option(program);
+        Asked { file, command, files, has_network, memory_bytes, is_job: false, late_option }
     }
 
     /// Of a job of a batch and the policy that it came to.
@@ -86,7 +91,7 @@ fn late_option(program: &Program) -> Option<String> {
 pub(crate) fn of(outcome: &Outcome, asked: &Asked, tail: &[u8]) -> Vec<String> {
     let failed = match outcome.end {
         End::Exited(code) => code != 0,
-        End::Refused => true,
+        End::OutOfMemory | End::Refused => true,
         _ => false,
     };
     if !failed && asked.files.workspace.is_none() {
@@ -99,6 +104,20 @@ pub(crate) fn of(outcome: &Outcome, asked: &Asked, tail: &[u8]) -> Vec<String> {
         hints.extend(host.hints(outcome, &String::from_utf8_lossy(tail)));
     }
     hints
+}
+
+/// What was refused on its way out, and the flag that allows it. A connection says more than the question for its
+/// name that came before.
+fn denied(outcome: &Outcome, is_job: bool) -> Option<String> {
+    let all = || outcome.denials.counts().iter().map(|counted| &counted.denial);
+    let denial = all().find(|denial| denial.port.is_some()).or_else(|| all().next())?;
+    let start = if is_job { "start the batch with" } else { "add" };
+    Some(match &denial.needs {
+        Some(needs) => format!(
+            "it was refused {denial}: if it is to reach that, {start} {needs} (`cofferdam policy suggest` has all)"
+        ),
+        None => format!("it was refused {denial}, which no rule allows"),
+    })
 }
 
 /// What was asked for, and the host on which a name is looked up.
@@ -120,15 +139,23 @@ impl Host<'_> {
         let mut hints = vec![];
         if matches!(code, Some(FaultCode::NotFound | FaultCode::NotExecutable)) {
             hints.extend(self.no_program());
-        } else if matches!(code, Some(FaultCode::PolicyDenied | FaultCode::BackendRefused)) {
+        } else if matches!(
+            code,
+            Some(FaultCode::PolicyDenied | FaultCode::BackendRefused | FaultCode::ProgramUnfit)
+        ) {
             hints.extend(self.option_after_the_script());
         } else if matches!(outcome.end, End::Exited(_)) {
-            hints.extend(said::missing_module(text).and_then(|module| self.no_module(module)));
+            let ran_hosts = outcome.backend != Some(BackendName::Wasm);
+            hints.extend(said::missing_module(text).and_then(|module| self.no_module(module, ran_hosts)));
             hints.extend(said::missing_files(text).into_iter().filter_map(|name| self.no_file(&name)));
             hints.extend(said::denied_files(text).into_iter().filter_map(|name| self.not_yours(&name)));
-            hints.extend(said::no_network(text).then(|| self.no_network()).flatten());
+            match denied(outcome, self.asked.is_job) {
+                Some(denied) => hints.push(denied),
+                None => hints.extend(said::no_network(text).then(|| self.no_network()).flatten()),
+            }
             hints.extend(said::read_only(text).then(read_only));
         }
+        hints.extend(self.more_than_32_bits(outcome, text));
         let mut seen = std::collections::BTreeSet::new();
         hints.retain(|hint| seen.insert(hint.clone()));
         hints.truncate(MOST);
@@ -199,11 +226,17 @@ impl Host<'_> {
 
     /// A file that the program missed: hidden, or not inside at all.
     fn no_file(&self, name: &str) -> Option<String> {
+        if let Some(hint) = self.by_its_old_name(name) {
+            return Some(hint);
+        }
         let path = relative(name)?;
         if let Some(workspace) = &self.asked.files.workspace
             && fs::symlink_metadata(workspace.host.join(&path)).is_ok()
         {
             return self.hidden(&path); // what isn't hidden is there, or the program removed it
+        }
+        if let Some(inside) = self.shown_elsewhere(&path) {
+            return Some(format!("{} is inside at {}: open it there", shown(&path), shown(&inside)));
         }
         let found = self.beside(name)?;
         if self.asked.files.workspace.is_some() {
@@ -219,6 +252,32 @@ impl Host<'_> {
         }
         let hidden = || self.hidden(&found.name); // a workspace wouldn't show it either
         (!self.asked.is_job).then(hidden).flatten().or_else(|| Some(self.only_one_file(&found)))
+    }
+
+    /// Where something is that is shown, by `--in` and in no folder that the program starts in. It may be a part
+    /// of that.
+    fn shown_elsewhere(&self, path: &Path) -> Option<PathBuf> {
+        self.moved().find_map(|Shown { host, guest }| {
+            let guest = guest.as_path();
+            let own = path.strip_prefix(guest.file_name()?).ok().filter(|rest| is_there(host, rest));
+            let rest = own.or_else(|| Some(path).filter(|rest| is_there(host, rest)))?;
+            Some(if rest == Path::new("") { guest.to_owned() } else { guest.join(rest) })
+        })
+    }
+
+    /// Something that is shown, and that the program looked for where it is on the host. No look at the host says
+    /// so: the caller's own words do.
+    fn by_its_old_name(&self, name: &str) -> Option<String> {
+        let (rest, guest) = self.moved().find_map(|Shown { host, guest }| {
+            Some((Path::new(name).strip_prefix(host).ok()?, guest.as_path()))
+        })?;
+        let inside = if rest == Path::new("") { guest.to_owned() } else { guest.join(rest) };
+        Some(format!("{} is inside at {}: open it there", shown(Path::new(name)), shown(&inside)))
+    }
+
+    /// What is shown at another path than its own.
+    fn moved(&self) -> impl Iterator<Item = &Shown> {
+        self.asked.files.shown.iter().filter(|shown| shown.guest.as_path() != shown.host)
     }
 
     /// That something is hidden, by what, and what to do about it.
@@ -293,6 +352,20 @@ impl Host<'_> {
         })
     }
 
+    /// A limit that WebAssembly has of itself, where more was asked for.
+    fn more_than_32_bits(&self, outcome: &Outcome, text: &str) -> Option<String> {
+        let short = outcome.end == End::OutOfMemory || said::no_memory(text);
+        let asks = outcome.backend == Some(BackendName::Wasm) && self.asked.memory_bytes > WASM_BYTES;
+        (short && asks).then(|| {
+            format!(
+                "WebAssembly has memory of 4 GiB at most, whatever {} allows (addresses have 32 bits): a container has \
+                 what it says (--backend container --profile internal), if nobody outside controls \
+                 the program or what it reads",
+                if self.asked.is_job { "its policy" } else { "--memory" }
+            )
+        })
+    }
+
     /// What lies by a name beside the script or in the working directory, and isn't the script.
     fn beside(&self, name: &str) -> Option<Neighbour> {
         let name = relative(name)?;
@@ -320,6 +393,10 @@ impl Host<'_> {
             Err(_) => path.to_owned(),
         }
     }
+}
+
+fn is_there(folder: &Path, rest: &Path) -> bool {
+    rest == Path::new("") || fs::symlink_metadata(folder.join(rest)).is_ok()
 }
 
 fn read_only() -> String {

@@ -30,7 +30,7 @@ fn backends(state: &Path, container: &dyn Fn() -> Container) -> Vec<Candidate> {
         .map(|&name| Candidate {
             name,
             backend: match name {
-                BackendName::Container => Ok(Box::new(container()) as _),
+                BackendName::Container => Ok(Box::new(container().with_outlets()) as _),
                 #[cfg(feature = "wasm")]
                 BackendName::Wasm => in_wasm(state, container()).map(|wasm| Box::new(wasm) as _),
                 other => Err(not_built(other)),
@@ -46,6 +46,7 @@ fn in_wasm(state: &Path, container: Container) -> Result<Wasm, Absent> {
     let program = env::current_exe().map_err(|error| Absent {
         why: format!("the path of this program can't be read: {error}"),
         fix: "mount /proc".to_owned(),
+        later: false,
     })?;
     Ok(Wasm::new(container, worker(program), prepared_folder(state)))
 }
@@ -91,6 +92,7 @@ fn not_built(name: BackendName) -> Absent {
     Absent {
         why: format!("this version has no {what} yet"),
         fix: "nothing to install brings it: it comes with a later version (SPEC.md, Planned)".to_owned(),
+        later: true,
     }
 }
 

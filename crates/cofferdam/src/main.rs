@@ -11,11 +11,13 @@
 //! - [`places`]: folders and files of the host that a person names for a run.
 //! - [`presets`]: what pip, npm and git are configured to talk to.
 //! - [`python`]: the interpreter that `--python` and `--venv` name, without starting it.
+//! - [`egress`]: ways out for sandboxes, as the node and a policy have it.
 //! - [`host`]: what this machine offers: the backends, the state folder.
 
 mod artifacts;
 mod cli;
 mod console;
+mod egress;
 mod files;
 mod hints;
 mod host;

@@ -304,6 +304,58 @@ fn what_is_said_of_profile_internal_is_what_a_run_gets() {
     assert_eq!(ran.code == 0, promised, "{ran:?}");
 }
 
+/// What is written about a template that an earlier version made.
+const OUTDATED: &str =
+    r#"{"name":"mine","fingerprint":"0123","preload":["json"],"asked":["jinja2"],"more":1}"#;
+
+#[test]
+fn templates_are_listed_and_one_that_is_out_of_date_has_its_command() {
+    let product = product();
+    let prepared = product.folder().join("data/wasm");
+    std::fs::create_dir_all(&prepared).unwrap();
+    let doctor = |args: &[&str]| {
+        let mut command = product.command(args);
+        command.env("COFFERDAM_DATA", product.folder().join("data"));
+        finish(command).exits(0)
+    };
+    let empty = doctor(&["doctor", "--json"]).json();
+    assert_eq!(empty["pythons"]["templates"], serde_json::json!([]), "{}", empty["pythons"]);
+    assert!(empty["pythons"]["trouble"]["fix"].as_str().unwrap().contains("cofferdam setup python"));
+    std::fs::write(prepared.join("python-0123.json"), OUTDATED).unwrap();
+    std::fs::write(prepared.join("python-0123.cwasm"), "code").unwrap();
+    let found = doctor(&["doctor", "--json"]).json();
+    let mine = named(&found["pythons"]["templates"], "mine");
+    assert_eq!((&mine["ready"], &mine["bytes"]), (&false.into(), &4.into()), "{mine}");
+    assert_eq!(mine["remake"], "cofferdam setup python --template mine --preload json --with jinja2");
+    let page = doctor(&["doctor"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["no mine made just now by another version", "→ cofferdam setup python --template mine"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+}
+
+#[test]
+fn the_templates_of_this_version_are_ready_with_what_they_have_loaded() {
+    let product = product();
+    let Some(data) = cofferdam_testkit::templates::data() else {
+        skip!("{}", cofferdam_testkit::templates::NONE)
+    };
+    let doctor = |args: &[&str]| {
+        let mut command = product.command(args);
+        command.env("COFFERDAM_DATA", &data);
+        finish(command).exits(0)
+    };
+    let found = doctor(&["doctor", "--json"]).json();
+    let python = named(&found["pythons"]["templates"], "python");
+    assert_eq!(python["ready"], true, "{python}");
+    assert!(python["preload"].as_array().unwrap().contains(&"json".into()));
+    assert!(python["bytes"].as_u64() > Some(1 << 20) && found["pythons"]["trouble"].is_null());
+    let page = doctor(&["doctor"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(page.contains("yes python ") && page.contains("loaded: what scripts use"), "{page}");
+    for tautology in ["no sh: it has no sh", "wait for WebAssembly", " here runs scripts in python"] {
+        assert!(!page.contains(tautology), "{tautology}: {page}");
+    }
+}
+
 #[test]
 fn every_capability_is_enforced_or_a_gap_with_a_reason_and_a_fix() {
     let found = doctor(&product());

@@ -92,6 +92,13 @@ pub enum Fit {
         /// What to do about it; none if only another backend helps.
         fix: Option<String>,
     },
+    /// It could, if something were there that this host lacks.
+    NotYet {
+        /// What is missing here.
+        why: String,
+        /// What brings it.
+        fix: String,
+    },
     /// It can be started, and will hardly do what it is for. Nobody is given such a backend who didn't ask
     /// for it by name.
     Unlikely {
@@ -127,9 +134,10 @@ pub trait Session: Send {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Exec`] if the program can't be started, for example while another runs: nothing of
-    /// it ran, and the session can take another. After [`BackendError::Gone`], [`BackendError::Silent`] and
-    /// [`BackendError::Wire`] it may have run.
+    /// [`BackendError::Exec`] if the program can't be started, for example while another runs, and
+    /// [`BackendError::Unfit`] if it is none that could be: nothing of it ran, and the session can take
+    /// another. After [`BackendError::Gone`], [`BackendError::Silent`] and [`BackendError::Wire`] it may have
+    /// run.
     fn exec(&mut self, exec: Exec) -> Boxed<'_, Result<Box<dyn Running>, BackendError>>;
 
     /// Kills every process of the program and reports what the kernel counted. Files can still be
@@ -320,6 +328,16 @@ pub enum BackendError {
     /// The session failed earlier or has been halted.
     #[error("this sandbox has ended; open a new one")]
     Spent,
+    /// The program is none that this backend can start. Nothing of it ran, and the session can take another.
+    #[error("could not start `{}`: {why}", program.to_string_lossy())]
+    Unfit {
+        /// The program as it was named.
+        program: CString,
+        /// What is wrong with it, or what it needs that isn't there.
+        why: String,
+        /// What to do about it.
+        fix: String,
+    },
     /// The agent inside said something that it can't say. It is hostile or broken.
     #[error("the agent inside the sandbox spoke out of turn: {0}")]
     Wire(String),

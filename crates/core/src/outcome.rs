@@ -247,6 +247,8 @@ fault_codes! {
     NotFound = "not_found", Request, 127;
     /// The policy forbids the run, or can't be read.
     PolicyDenied = "policy_denied", Request, 125;
+    /// The backends that are there don't run such a program.
+    ProgramUnfit = "program_unfit", Request, 125;
 }
 
 /// Who is to blame.
@@ -300,7 +302,8 @@ pub struct Times {
 pub struct Usage {
     /// Processor time of everything inside.
     pub cpu: Duration,
-    /// The most memory in use at once, in bytes, where the kernel counted it.
+    /// The most memory in use at once, in bytes, where the kernel counted it. What others use as well, who had it
+    /// first, such as the pages of a prepared file, isn't counted.
     pub memory_peak_bytes: Option<u64>,
     /// The most processes and threads at once, the agent's included, where the kernel counted.
     pub processes_peak: Option<u32>,

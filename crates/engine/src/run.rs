@@ -493,11 +493,11 @@ impl<'a> Story<'a> {
         held: &Held,
         streams: &dyn Streams,
     ) -> Result<Ended, Unstarted> {
-        let limits = &held.limits;
+        let (limits, deadline) = (&held.limits, stream::deadline(&held.limits));
         let started = tokio::select! {
             biased; // who has started has
             started = self.start(request, session, streams) => Ok(started?),
-            cause = stream::end_of_the_wait(limits, streams) => Err(cause),
+            cause = stream::end_of_the_wait(deadline, streams) => Err(cause),
         };
         stop_at("program-started");
         if let Some(pool) = self.pool {
@@ -510,7 +510,8 @@ impl<'a> Story<'a> {
             Err(cause) => return Ok(Ended::before_the_start(cause)),
         };
         let again = held.wanted_again;
-        let ended = stream::until_the_end(running.as_ref(), session, way_out, limits, streams, again).await;
+        let ended =
+            stream::until_the_end(running.as_ref(), session, way_out, limits, deadline, streams, again).await;
         self.times.run = ended.ran_for;
         self.times.first_output = ended.first_output.map(|at| at.duration_since(self.began));
         Ok(ended)

@@ -24,6 +24,8 @@ pub struct Absent {
     pub why: String,
     /// What would bring it.
     pub fix: String,
+    /// Whether it is for a later version to bring: nobody can do anything about it here.
+    pub later: bool,
 }
 
 /// The backend that a grant gets.
@@ -49,6 +51,19 @@ pub struct Refusal {
     pub gaps: Vec<Gap>,
     /// What to do about it.
     pub fix: String,
+    /// Whose fault it is.
+    pub fault: Obstacle,
+}
+
+/// What stands in the way of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Something of this host, or of what was asked to be enforced.
+    Here,
+    /// This version: it has no such backend.
+    Later,
+    /// What the program is, or what it needs.
+    Program,
 }
 
 /// Every backend that was considered refused.
@@ -91,13 +106,16 @@ fn consider<'a>(
     grant: &Grant,
     request: &Request,
 ) -> Result<Selected<'a>, Refusal> {
-    let refuse = |why, gaps, fix| Refusal { name, why, gaps, fix };
+    let refuse = |why, gaps, fix| Refusal { name, why, gaps, fix, fault: Obstacle::Here };
     let Some(candidate) = candidates.iter().find(|candidate| candidate.name == name) else {
         return Err(refuse("it is not part of this build".into(), vec![], "use a build that has it".into()));
     };
     let backend = match &candidate.backend {
         Ok(backend) => backend.as_ref(),
-        Err(absent) => return Err(refuse(absent.why.clone(), vec![], absent.fix.clone())),
+        Err(Absent { why, fix, later }) => {
+            let fault = if *later { Obstacle::Later } else { Obstacle::Here };
+            return Err(Refusal { fault, ..refuse(why.clone(), vec![], fix.clone()) });
+        }
     };
     let fits = match backend.fit(request, grant.files()) {
         Fit::Yes { why } => why,
@@ -105,8 +123,9 @@ fn consider<'a>(
         Fit::Unlikely { why, .. } if grant.backend().is_some() => format!("although {why}"),
         Fit::Unlikely { why, fix } | Fit::No { why, fix } => {
             let fix = fix.unwrap_or_else(|| "choose a backend that runs this program".to_owned());
-            return Err(refuse(why, vec![], fix));
+            return Err(Refusal { fault: Obstacle::Program, ..refuse(why, vec![], fix) });
         }
+        Fit::NotYet { why, fix } => return Err(refuse(why, vec![], fix)),
     };
     // What enforces nothing is no boundary, whatever was accepted.
     let nothing = backend.offers().enforced().is_empty();

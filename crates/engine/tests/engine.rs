@@ -331,7 +331,7 @@ fn a_dead_run_is_swept_by_the_backend_that_had_it() {
     let candidates = vec![
         Candidate {
             name: BackendName::Wasm,
-            backend: Err(Absent { why: "not here".into(), fix: "elsewhere".into() }),
+            backend: Err(Absent { why: "not here".into(), fix: "elsewhere".into(), later: false }),
         },
         Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) },
     ];

@@ -10,6 +10,8 @@
 //! - [`loop_device`]: a file as a block device.
 //! - [`mount`]: parts of the host's tree, made ready for a sandbox.
 //! - [`process`]: waiting for, signalling and starting processes; limits and identity.
+//! - [`jail`]: a process that confines itself.
+//! - [`addresses`]: those that this machine has.
 //! - [`fd`]: pipes, sealed memory, events, locks.
 //! - [`fdpass`]: sockets that carry file descriptors.
 //! - [`beneath`]: files below one folder, reached without following a link.
@@ -18,11 +20,13 @@
 //!
 //! Policies and requests. It does what it is told, and says what the kernel said.
 
+pub mod addresses;
 pub mod beneath;
 pub mod capture;
 pub mod cgroup;
 pub mod fd;
 pub mod fdpass;
+pub mod jail;
 pub mod landlock;
 pub mod launch;
 pub mod loop_device;

@@ -60,6 +60,41 @@ pub fn cpu_time(pid: i32) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// Gives back to the kernel what this thread has used of its stack and doesn't any more: it would be kept for good.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn give_back_stack() -> io::Result<()> {
+    // For what the calls below need themselves.
+    const KEPT_BYTES: usize = 64 << 10;
+    const PAGE_BYTES: usize = 4 << 10;
+    let here = 0_u8;
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the pointers are to room for what is written; what was made is destroyed.
+    let error = unsafe {
+        match libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) {
+            0 => {
+                let error = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size);
+                libc::pthread_attr_destroy(attributes.as_mut_ptr());
+                error
+            }
+            error => error,
+        }
+    };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let unused =
+        (&raw const here as usize).saturating_sub(KEPT_BYTES + lowest as usize) / PAGE_BYTES * PAGE_BYTES;
+    if unused == 0 || unused > size {
+        return Ok(());
+    }
+    // SAFETY: the range is of this thread's own stack, below every frame that is in use: stacks grow downwards.
+    check(libc::c_long::from(unsafe { libc::madvise(lowest, unused, libc::MADV_DONTNEED) })).map(|_| ())
+}
+
 /// Sends a signal to the process of a pidfd. One that has ended is not an error.
 ///
 /// # Errors
@@ -664,4 +699,32 @@ pub fn space(fd: BorrowedFd<'_>) -> io::Result<Space> {
     let stat = statfs(fd)?;
     let size = stat.f_bsize as u64;
     Ok(Space { bytes: (stat.f_blocks * size, stat.f_bavail * size), files: (stat.f_files, stat.f_ffree) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident_bytes() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * (4 << 10)
+    }
+
+    /// Uses so many times a kilobyte of stack.
+    fn deep(times: usize) -> u8 {
+        let used = std::hint::black_box([times as u8; 1024]);
+        if times == 0 { used[0] } else { deep(times - 1).wrapping_add(used[1023]) }
+    }
+
+    #[test]
+    fn what_a_thread_does_not_use_of_its_stack_any_more_is_given_back() {
+        let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
+            std::hint::black_box(deep(32 << 10));
+            let before = resident_bytes();
+            give_back_stack().unwrap();
+            (before, resident_bytes(), std::hint::black_box(deep(100)))
+        });
+        let (before, after, _) = thread.unwrap().join().unwrap();
+        assert!(before - after > 24 << 20, "{before} and then {after}");
+    }
 }

@@ -8,7 +8,7 @@
 //! - [`ids`]: the unprivileged user that a run is outside.
 //! - [`root`]: the root file system, as a list of steps. [`etc`] and [`cpu`] are parts of it.
 //! - [`open`]: how all of it becomes a sandbox. [`session`]: a sandbox that is open; [`running`]: a program in it, perhaps on a [`terminal`].
-//! - [`disk`]: writable space beyond memory. [`reach`]: what leads out, and what is trusted there.
+//! - [`disk`]: writable space beyond memory. [`reach`]: what leads out, and what is trusted there, by [`java`] too.
 //! - [`fittings`] and [`jail`]: what a container has that is the jail of another backend's worker.
 
 #[cfg(test)]
@@ -22,6 +22,7 @@ mod hindrances;
 mod ids;
 #[cfg(feature = "wasm")]
 mod jail;
+mod java;
 mod open;
 mod probe;
 mod reach;
@@ -170,12 +171,12 @@ impl Backend for Container {
                 Fit::Yes { why: "it runs the interpreter that was named".into() }
             }
             Program::Command(_) => Fit::Yes { why: "it runs any Linux program".into() },
-            Program::Script(script) if !interpreter_path(script.lang).exists() => Fit::No {
+            Program::Script(script) if !interpreter_path(script.lang).exists() => Fit::NotYet {
                 why: format!(
                     "there is no {} on this host, whose /usr a container shows",
                     interpreter_path(script.lang).display()
                 ),
-                fix: None,
+                fix: "install it, or name another interpreter after --".to_owned(),
             },
             Program::Script(_) => Fit::Yes { why: "it runs the host's own interpreters".into() },
         }

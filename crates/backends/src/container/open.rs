@@ -94,7 +94,7 @@ pub(super) async fn open(
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
     let (ids_of_run, pids) = (ids.ids(), ceilings.pids);
     let reach = reach(host, grant, outlet);
-    let trust = reach.trust();
+    let trust = reach.trust(grant.network());
     let start = Start {
         host,
         folder,

@@ -201,7 +201,7 @@ impl Host {
             .without(
                 Capability::NoAmbientAuthority,
                 "a Linux program can make system calls",
-                "no backend of this version is without it: don't require it, or wait for WebAssembly",
+                "choose what has none, for Python and .wasm files: --backend wasm",
             )
             .without(
                 Capability::Credentials,

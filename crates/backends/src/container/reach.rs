@@ -19,6 +19,8 @@ use cofferdam_sys::capture::{self, Capture, Support, Why};
 use cofferdam_sys::launch::Launched;
 use cofferdam_sys::process;
 
+use super::java;
+
 /// Whom programs ask for names. Any address does, since port 53 is captured at each; this one is of those that
 /// RFC 5737 keeps for documents, so that it is nobody's. Not a loopback address: DNS over TCP to those would be the
 /// sandbox's own.
@@ -65,17 +67,24 @@ pub(super) struct Trust {
     pub(super) bundle: String,
     /// The system's bundles that are there, over which that is shown.
     pub(super) over: Vec<PathBuf>,
+    /// Java's store with it, and where that is.
+    pub(super) java: Option<(PathBuf, Vec<u8>)>,
 }
 
 impl Trust {
-    /// Of an authority; none where there is none.
-    pub(super) fn of(authority: &str) -> Option<Trust> {
+    /// Of an authority; none where there is none. Java's store takes longer than all of the rest, so it is made only
+    /// where something is let out that `java` could read.
+    pub(super) fn of(authority: &str, java: bool) -> Option<Trust> {
+        if authority.is_empty() {
+            return None;
+        }
         let over: Vec<_> = SYSTEM_BUNDLES.iter().map(PathBuf::from).filter(|path| path.is_file()).collect();
         // A host without certificates trusts nobody; inside it is the authority alone.
         let system = over.first().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
         let between = if system.is_empty() || system.ends_with('\n') { "" } else { "\n" };
         let bundle = [&system, between, authority].concat();
-        (!authority.is_empty()).then(|| Trust { authority: authority.to_owned(), bundle, over })
+        let java = java.then(|| java::with(authority)).flatten();
+        Some(Trust { authority: authority.to_owned(), bundle, over, java })
     }
 
     /// Variables by which programs find what is trusted that don't look where the system has it.
@@ -117,9 +126,9 @@ impl Reach {
         self.captured.as_ref().map(|(capture, _)| capture)
     }
 
-    /// What programs have to trust.
-    pub(super) fn trust(&self) -> Option<Trust> {
-        self.captured.as_ref().and_then(|(_, outlet)| Trust::of(outlet.authority()))
+    /// What programs have to trust, where these rules say what is let out.
+    pub(super) fn trust(&self, rules: &[NetworkRule]) -> Option<Trust> {
+        self.captured.as_ref().and_then(|(_, outlet)| Trust::of(outlet.authority(), !rules.is_empty()))
     }
 
     /// Whether doors are still to be handed over.
@@ -185,14 +194,14 @@ mod tests {
     #[test]
     fn what_replaces_has_the_hosts_certificates_too_and_what_adds_has_ours_alone() {
         let ours = "-----BEGIN CERTIFICATE-----\nb3Vycw==\n-----END CERTIFICATE-----\n";
-        let trust = Trust::of(ours).unwrap();
+        let trust = Trust::of(ours, false).unwrap();
         assert_eq!(trust.authority, ours);
         assert!(trust.bundle.ends_with(ours));
         for path in &trust.over {
             let host = fs::read_to_string(path).unwrap();
             assert!(trust.bundle.starts_with(&host) || trust.over[0] != *path);
         }
-        assert!(Trust::of("").is_none());
+        assert!(Trust::of("", true).is_none());
         let value = |name: &str| {
             let found = Trust::variables().find(|variable| variable.name() == name);
             found.map(|variable| variable.value().to_str().unwrap().to_owned())

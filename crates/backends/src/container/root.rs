@@ -465,6 +465,15 @@ impl Steps {
         self.folder("run/trust");
         self.file(bundle, &trust.bundle);
         self.file(authority, &trust.authority);
+        if let Some((place, store)) = &trust.java {
+            let made = "run/trust/java";
+            self.push(Step::File { path: path(&[made]), bytes: store.clone() });
+            self.push(Step::Cover {
+                source: path(&[made]),
+                target: path(&[&inside(place)]),
+                read_only: true,
+            });
+        }
         for place in &trust.over {
             let target = path(&[&inside(place)]);
             self.push(Step::Cover { source: path(&[bundle]), target, read_only: true });

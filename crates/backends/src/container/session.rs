@@ -272,7 +272,7 @@ impl ContainerSession {
         let is_set_up = inside.agent.has_greeted();
         let living = if is_set_up { living(&inside.group, first) } else { vec![] };
         let processes = living.len().saturating_sub(1);
-        let at_work = living.iter().skip(1).filter_map(|process| cpu_so_far(process)).sum();
+        let at_work: Duration = living.iter().skip(1).filter_map(|process| cpu_so_far(process)).sum();
         let full = if is_set_up { fullness(first) } else { BTreeSet::new() };
         inside.group.unthrottle();
         self.writable = None;

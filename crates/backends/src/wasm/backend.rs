@@ -1,5 +1,7 @@
 //! The backend: what WebAssembly enforces here, and which programs it runs.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use cofferdam_core::backend::{Backend, BackendError, Boxed, Fit, Session};
 use cofferdam_core::capability::{Capability, Gap, Offers};
-use cofferdam_core::files::Files;
+use cofferdam_core::files::{Files, Workspace};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::outlet::Outlet;
@@ -45,8 +47,9 @@ pub struct WorkerProgram {
 /// What brings a Python.
 const SETUP: &str = "run `cofferdam setup python` once (a minute or two; or `cofferdam run --setup`)";
 
-/// The most of a script in a workspace that is looked at, in bytes.
-const LOOK_BYTES: u64 = 1 << 20;
+/// What mends a folder that is there and can't be used.
+const UNUSABLE: &str = "give that to yourself alone and make it readable (chown, chmod 700), or set COFFERDAM_DATA to \
+                        another folder and run `cofferdam setup python`";
 
 impl Wasm {
     /// A backend whose workers are this program, in the jails of a container. `prepared` is the folder of what
@@ -60,13 +63,13 @@ impl Wasm {
     #[must_use]
     pub fn no_python(&self) -> Option<(String, String)> {
         let nothing = |why: &str| Some((why.to_owned(), SETUP.to_owned()));
-        if self.templates.get().is_none() && !self.prepared.exists() {
+        if self.templates.get().is_none() && matches!(self.prepared.try_exists(), Ok(false)) {
             return nothing("no Python is prepared for it"); // looking makes no folder
         }
         match self.templates() {
             Ok(templates) if !templates.is_empty() => None,
             Ok(_) => nothing("no Python is prepared for it, or not for this version and this processor"),
-            Err(why) => Some((why.clone(), format!("see to that, then {SETUP}"))),
+            Err(why) => Some((format!("what was prepared can't be used: {why}"), UNUSABLE.to_owned())),
         }
     }
 
@@ -76,6 +79,24 @@ impl Wasm {
         let Program::Script(script) = &request.program else { return false };
         let python = script.lang == Lang::Python && files.python.is_none();
         python && self.no_python().is_some() && fit::deed(&script.source).is_none()
+    }
+
+    /// The modules that a script of Python imports and that the template it runs in, with so much memory, has not
+    /// loaded: it waits for them in each run.
+    #[must_use]
+    pub fn waits_for(&self, program: &Program, files: &Files, memory_bytes: u64) -> BTreeSet<String> {
+        match (program, self.templates()) {
+            (Program::Script(script), Ok(templates)) if script.lang == Lang::Python => {
+                templates.unloaded(&source(script, files), memory_bytes)
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// The names of the templates that are ready.
+    #[must_use]
+    pub fn ready(&self) -> Vec<&str> {
+        self.templates().as_ref().map_or_else(|_| vec![], |templates| templates.all_names().collect())
     }
 
     fn templates(&self) -> &Result<Arc<Templates>, String> {
@@ -95,22 +116,15 @@ impl Wasm {
             return no("it has a Python of its own, not the one that was named".to_owned());
         }
         if let Some((why, fix)) = self.no_python() {
-            return Fit::No { why, fix: Some(fix) };
+            return Fit::NotYet { why, fix };
         }
         let templates = match self.templates() {
             Ok(templates) => templates,
             Err(why) => return no(why.clone()),
         };
         let workspace = files.workspace.as_ref().map(|workspace| workspace.host.as_path());
-        let source = match &script.origin {
-            Origin::Workspace(path) => {
-                let path = Path::new(OsStr::from_bytes(path.as_c_str().to_bytes()));
-                workspace.and_then(|workspace| read(workspace, path)).unwrap_or_default()
-            }
-            _ => script.source.clone(),
-        };
         let beside = |module: &str| is_beside(module, request, script, workspace);
-        match fit::python(&source, templates.importable(), &beside) {
+        match fit::python(&source(script, files), templates.importable(), &beside) {
             Ok(()) => {
                 let why = "it is Python that needs nothing but its own memory and files, so it makes no system \
                            call at all";
@@ -123,15 +137,6 @@ impl Wasm {
     }
 }
 
-/// What only a sandbox with sockets can enforce.
-const REACHING_OUT: [Capability; 5] = [
-    Capability::Egress,
-    Capability::EgressHttp,
-    Capability::EgressTcp,
-    Capability::Dns,
-    Capability::DenialsUnlistedPort,
-];
-
 /// What to do about a program that WebAssembly can't run, or hardly.
 const ELSEWHERE: &str = "a container runs it: --backend container --profile internal, if nobody outside controls \
                          the program or what it reads";
@@ -142,23 +147,54 @@ fn fix(way_out: WayOut) -> String {
         WayOut::Elsewhere => ELSEWHERE.to_owned(),
         WayOut::Module(name) => format!(
             "a module of your own is found with --workspace and the folder that it is in; a package that is Python \
-             alone is added by `cofferdam setup python --template NAME --with {name}`; a container has what the host \
-             has: --backend container --profile internal, if nobody outside controls the program or what it reads"
+             alone is added by `cofferdam setup python --template NAME --with {name}`; a container has those of the \
+             host, or with --venv DIR of a virtual environment: --backend container --profile internal, if nobody outside controls the program or what it reads"
         ),
-        WayOut::Nowhere => {
-            "no sandbox of this version has a network: hand over what it needs with --in or through \
-                            standard input"
-                .to_owned()
-        }
+        WayOut::Nowhere => "hand over what it needs with --in or through standard input; a container has a loopback of \
+                            its own and reaches the hosts that --allow names: --backend container --profile internal"
+            .to_owned(),
+        WayOut::Terminal => "a container has a terminal: -t --backend container --profile internal, if nobody \
+                             outside controls the program or what it reads"
+            .to_owned(),
     }
 }
+
+/// A script's text, as far as it is looked at.
+fn source<'a>(script: &'a Script, files: &Files) -> Cow<'a, [u8]> {
+    let Origin::Workspace(path) = &script.origin else { return Cow::Borrowed(&script.source) };
+    let path = Path::new(OsStr::from_bytes(path.as_c_str().to_bytes()));
+    let read = |workspace: &Workspace| read(&workspace.host, path);
+    Cow::Owned(files.workspace.as_ref().and_then(read).unwrap_or_default())
+}
+
+/// What no program of WebAssembly has here, why, and what to do.
+const OWN_GAPS: [(Capability, &str, &str); 7] = [
+    (Capability::Egress, NO_NETWORK, NO_RULES),
+    (Capability::EgressHttp, NO_NETWORK, NO_RULES),
+    (Capability::EgressTcp, NO_NETWORK, NO_RULES),
+    (Capability::Dns, NO_NETWORK, NO_RULES),
+    (Capability::DenialsUnlistedPort, NO_NETWORK, NO_RULES),
+    (
+        Capability::SeparateKernel,
+        "a program makes no system call, but the worker that runs it shares the host's kernel",
+        "no backend of this version has a kernel of its own: don't require it, or wait for microVMs",
+    ),
+    (
+        Capability::Tty,
+        "WebAssembly has no terminals",
+        "run without -t, or in a container: --backend container --profile internal",
+    ),
+];
+
+const NO_NETWORK: &str = "WebAssembly has no network in this version";
+const NO_RULES: &str = "a container lets out what rules name: --backend container --profile internal; or remove the rules";
 
 /// What a file of a workspace begins with.
 fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {
     use std::io::Read as _;
     let file = Beneath::open(workspace).ok()?.open_file(path.to_str()?).ok()?;
     let mut source = vec![];
-    file.take(LOOK_BYTES).read_to_end(&mut source).ok()?;
+    file.take(fit::LOOK_BYTES as u64).read_to_end(&mut source).ok()?;
     Some(source)
 }
 
@@ -187,24 +223,22 @@ impl Backend for Wasm {
             if jail.enforced().is_empty() {
                 return jail.clone();
             }
-            let mut offers = jail.clone().with([Capability::NoAmbientAuthority]);
-            for capability in REACHING_OUT {
-                offers = offers.without(capability, "WebAssembly has no sockets in this version", ELSEWHERE);
-            }
-            offers.without(
-                Capability::Tty,
-                "WebAssembly has no terminals",
-                "run without -t, or in a container: --backend container --profile internal",
-            )
+            // Its own words, where a container's would speak of something else.
+            let offers = jail.clone().with([Capability::NoAmbientAuthority]);
+            OWN_GAPS
+                .into_iter()
+                .fold(offers, |offers, (capability, why, fix)| offers.without(capability, why, fix))
         })
     }
 
     fn gaps(&self, grant: &Grant) -> Vec<Gap> {
-        // What differs from the jail's has its own reason.
-        let own = |gap: &Gap| gap.capability == Capability::Tty || REACHING_OUT.contains(&gap.capability);
-        let jails = self.container.gaps(grant).into_iter();
-        let jails = jails.filter(|gap| !own(gap) && !self.offers().enforced().contains(&gap.capability));
-        jails.chain(self.offers().missing(grant.asks()).into_iter().filter(own)).collect()
+        let gaps = self.container.gaps(grant).into_iter();
+        let mut gaps: Vec<_> =
+            gaps.filter(|gap| !self.offers().enforced().contains(&gap.capability)).collect();
+        let is_own = |gap: &Gap| OWN_GAPS.iter().any(|(capability, ..)| *capability == gap.capability);
+        gaps.retain(|gap| !is_own(gap));
+        gaps.extend(self.offers().missing(grant.asks()).into_iter().filter(is_own));
+        gaps
     }
 
     fn traces(&self, run: &RunId) -> Vec<String> {
@@ -218,9 +252,10 @@ impl Backend for Wasm {
     fn fit(&self, request: &Request, files: &Files) -> Fit {
         match &request.program {
             Program::Script(script) if script.lang == Lang::Python => self.fit_python(script, request, files),
-            Program::Script(script) => {
-                Fit::No { why: format!("it has no {}", script.lang.name()), fix: Some(ELSEWHERE.to_owned()) }
-            }
+            Program::Script(_) => Fit::No {
+                why: "it runs Python and `.wasm` files alone".to_owned(),
+                fix: Some(ELSEWHERE.to_owned()),
+            },
             Program::Command(argv) if is_module(argv.program()) => {
                 Fit::Yes { why: "it is WebAssembly, which can do nothing that it isn't given".into() }
             }
@@ -229,7 +264,7 @@ impl Backend for Wasm {
                     "it runs Python and `.wasm` files, and has no `{}`",
                     argv.program().to_string_lossy().escape_debug()
                 ),
-                fix: Some(format!("a script is given as `run FILE` or as `code`; {ELSEWHERE}")),
+                fix: Some(format!("{ELSEWHERE}; a script is given as `run FILE` or as `code`")),
             },
         }
     }

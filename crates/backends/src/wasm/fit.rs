@@ -6,6 +6,7 @@
 
 mod tokens;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokens::{Placed, Token, tokens};
@@ -26,12 +27,14 @@ pub(super) enum WayOut {
     Elsewhere,
     /// A Python with this package in it, or the folder that it is in.
     Module(String),
-    /// Nobody yet: it is the network.
+    /// Nobody yet: it is the network. Only a loopback is to be had.
     Nowhere,
+    /// A boundary with a terminal.
+    Terminal,
 }
 
 /// Names whose import alone says that a program won't run, and why.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 12] = [
     ("_posixsubprocess", PROCESSES),
     ("ctypes", "calls machine code"),
     ("fcntl", "asks the kernel for what WebAssembly doesn't have"),
@@ -41,9 +44,8 @@ const MODULES: [(&str, &str); 13] = [
     ("pty", PROCESSES),
     ("resource", "asks the kernel for what WebAssembly doesn't have"),
     ("socketserver", SERVES),
-    ("subprocess", PROCESSES),
-    ("termios", "drives a terminal"),
-    ("tty", "drives a terminal"),
+    ("termios", TERMINAL),
+    ("tty", TERMINAL),
     ("xmlrpc.server", SERVES),
 ];
 
@@ -51,12 +53,13 @@ const PROCESSES: &str = "starts processes";
 const THREADS: &str = "starts threads";
 const SERVES: &str = "serves connections";
 const CONNECTS: &str = "opens sockets";
+const TERMINAL: &str = "drives a terminal";
 const USERS: &str = "asks who it runs as";
 const SIGNALS: &str = "waits for signals";
 
 /// Names in modules that say the same; those modules are fine without them. One that ends in `*` stands for
 /// all that begin with it.
-const MEMBERS: [(&str, &str, &str); 37] = [
+const MEMBERS: [(&str, &str, &str); 44] = [
     ("_thread", "start_new_thread", THREADS),
     ("_thread", "start_joinable_thread", THREADS),
     ("asyncio", "create_subprocess_*", PROCESSES),
@@ -92,6 +95,13 @@ const MEMBERS: [(&str, &str, &str); 37] = [
     ("socket", "fromfd", CONNECTS),
     ("socket", "socket", CONNECTS),
     ("socket", "socketpair", CONNECTS),
+    ("subprocess", "Popen", PROCESSES),
+    ("subprocess", "call", PROCESSES),
+    ("subprocess", "check_call", PROCESSES),
+    ("subprocess", "check_output", PROCESSES),
+    ("subprocess", "getoutput", PROCESSES),
+    ("subprocess", "getstatusoutput", PROCESSES),
+    ("subprocess", "run", PROCESSES),
     ("threading", "Thread", THREADS),
     ("threading", "Timer", THREADS),
 ];
@@ -114,8 +124,11 @@ impl Found {
     /// The first thing that it does and that can't be done.
     fn deed(&self) -> Option<Misfit> {
         let (name, deed, line) = self.deeds.first()?;
-        let of_the_network = [CONNECTS, SERVES].contains(deed);
-        let way_out = if of_the_network { WayOut::Nowhere } else { WayOut::Elsewhere };
+        let way_out = match *deed {
+            CONNECTS | SERVES => WayOut::Nowhere,
+            TERMINAL => WayOut::Terminal,
+            _ => WayOut::Elsewhere,
+        };
         Some(Misfit { needs: format!("{deed} (`{name}`, line {line})"), way_out })
     }
 }
@@ -131,7 +144,7 @@ pub(super) fn python(
     importable: &BTreeSet<String>,
     beside: &dyn Fn(&str) -> bool,
 ) -> Result<(), Misfit> {
-    let found = look(&String::from_utf8_lossy(source));
+    let found = look(&beginning(source));
     if let Some(misfit) = found.deed() {
         return Err(misfit);
     }
@@ -154,13 +167,25 @@ pub(super) fn python(
 
 /// What a script does that no WebAssembly does, if it does such a thing.
 pub(super) fn deed(source: &[u8]) -> Option<String> {
-    look(&String::from_utf8_lossy(source)).deed().map(|misfit| misfit.needs)
+    look(&beginning(source)).deed().map(|misfit| misfit.needs)
 }
 
-/// The first names of the modules that a script imports.
+/// The modules that a script imports, by the names that it imports them by.
 pub(super) fn imports(source: &[u8]) -> BTreeSet<String> {
-    let found = look(&String::from_utf8_lossy(source));
-    found.imports.keys().filter_map(|module| Some(module.split('.').next()?.to_owned())).collect()
+    look(&beginning(source)).imports.into_keys().collect()
+}
+
+/// The most of a script that is looked at, in bytes: the look is the host's own time and memory, and what a script
+/// imports stands at its beginning.
+pub(super) const LOOK_BYTES: usize = 256 << 10;
+
+/// The longest name with dots that is taken for one of a module, in bytes: each part of a longer one would be compared
+/// with the whole before it.
+const NAME_BYTES: usize = 256;
+
+/// What is looked at of a script.
+fn beginning(source: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&source[..source.len().min(LOOK_BYTES)])
 }
 
 /// Reads a script.
@@ -175,8 +200,8 @@ fn look(source: &str) -> Found {
 struct Look<'a> {
     tokens: &'a [Placed],
     at: usize,
-    /// The indentation of blocks that are left out of account: what is tried, and what only a type checker
-    /// reads.
+    /// The indentation of blocks that are left out of account, each deeper than the one before: what is tried, and
+    /// what only a type checker reads.
     tries: Vec<usize>,
     /// Names and the modules that they stand for.
     aliases: BTreeMap<String, String>,
@@ -216,7 +241,7 @@ impl Look<'_> {
         let Some(placed) = self.placed().cloned() else { return false };
         let first = self.at == 0 || self.tokens[self.at - 1].token == Token::End;
         if first && placed.token != Token::End {
-            self.tries.retain(|indent| placed.indent > *indent);
+            while self.tries.pop_if(|indent| *indent >= placed.indent).is_some() {}
         }
         match &placed.token {
             Token::End => {
@@ -244,14 +269,21 @@ impl Look<'_> {
             "from" if begins => self.from(placed.line),
             "try" if begins => {
                 self.at += 1;
-                self.tries.push(placed.indent);
+                self.tries(placed.indent);
             }
             "if" if begins && self.is_for_type_checkers() => {
                 self.at += 1;
-                self.tries.push(placed.indent);
+                self.tries(placed.indent);
             }
             _ if self.at > 0 && self.tokens[self.at - 1].token == Token::Sign('.') => self.at += 1,
             _ => self.chain(placed.line),
+        }
+    }
+
+    /// Notes that a block of this indentation is left out of account.
+    fn tries(&mut self, indent: usize) {
+        if self.tries.last().is_none_or(|last| *last < indent) {
+            self.tries.push(indent);
         }
     }
 
@@ -265,8 +297,10 @@ impl Look<'_> {
         let mut path = self.name(0)?.to_owned();
         self.at += 1;
         while self.is_sign(0, '.') && self.name(1).is_some() {
-            path.push('.');
-            path.push_str(self.name(1).unwrap_or_default());
+            if path.len() < NAME_BYTES {
+                path.push('.');
+                path.push_str(self.name(1).unwrap_or_default());
+            }
             self.at += 2;
         }
         Some(path)
@@ -493,8 +527,8 @@ mod tests {
     #[test]
     fn what_webassembly_cannot_do_has_its_words() {
         for (source, expected) in [
-            ("import subprocess", PROCESSES),
-            ("import subprocess as sp", PROCESSES),
+            ("import subprocess\nsubprocess.run(['ls'])", PROCESSES),
+            ("import subprocess as sp\nsp.Popen('ls')", PROCESSES),
             ("from subprocess import run", PROCESSES),
             ("import os\nos.system('ls')", PROCESSES),
             ("import os as o\no.fork()", PROCESSES),
@@ -521,10 +555,29 @@ mod tests {
             ("from http import server", SERVES),
             ("import ctypes.util", "calls machine code"),
             ("import signal\nsignal.alarm(1)", SIGNALS),
-            ("m = __import__('subprocess')", PROCESSES),
+            ("m = __import__('multiprocessing')", PROCESSES),
         ] {
             assert_eq!(deed(source), Some(expected), "{source}");
         }
+    }
+
+    #[test]
+    fn a_look_takes_no_longer_than_the_script_is_long() {
+        // Each took minutes where every block or every part was compared with all before it.
+        let n = 2 << 20;
+        let dots = format!("import os\nos{}", ".a".repeat(n));
+        for source in
+            ["try:".repeat(n), dots, format!("from {}a import a{}", "a.".repeat(n / 8), ", b".repeat(n / 8))]
+        {
+            let began = std::time::Instant::now();
+            assert_eq!(super::deed(source.as_bytes()), None);
+            assert!(began.elapsed() < std::time::Duration::from_secs(20), "{}", &source[..20]);
+        }
+        // What comes after a block that is tried isn't.
+        assert_eq!(
+            deed("try:\n    try: import pty\n    except E: pass\nexcept E: pass\nimport pty"),
+            Some(PROCESSES)
+        );
     }
 
     #[test]
@@ -539,7 +592,8 @@ mod tests {
             "import signal\nsignal.SIGINT",
             "import concurrent.futures\nconcurrent.futures.Future()",
             "# os.system\n'subprocess'",
-            "try:\n    import subprocess\nexcept ImportError:\n    subprocess = None",
+            "import subprocess\nprint(subprocess.PIPE)",
+            "try:\n    import pty\nexcept ImportError:\n    pty = None",
             "system('ls')",
             "from http import HTTPStatus",
         ] {
@@ -559,7 +613,16 @@ mod tests {
             misfit("\n\nimport json\nimport requests.auth\nimport zzz"),
             "imports `requests.auth` (line 4), which the prepared Python doesn't have"
         );
-        assert_eq!(misfit("import json\nimport subprocess"), "starts processes (`subprocess`, line 2)");
+        for (source, way_out) in [
+            ("from subprocess import run", WayOut::Elsewhere),
+            ("import socket\nsocket.socket()", WayOut::Nowhere),
+            ("import http.server", WayOut::Nowhere),
+            ("import termios", WayOut::Terminal),
+            ("import zzz.a", WayOut::Module("zzz".to_owned())),
+        ] {
+            assert_eq!(fits(source).unwrap_err().way_out, way_out, "{source}");
+        }
+        assert_eq!(misfit("import json\nimport pty"), "starts processes (`pty`, line 2)");
         assert_eq!(misfit("import os\nx = 1\nos.fork()"), "starts processes (`os.fork`, line 3)");
         assert_eq!(
             misfit("import sys\nprint(sys.path)\nimport zzz"),

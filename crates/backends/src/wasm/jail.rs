@@ -98,6 +98,7 @@ mod tests {
             data: "/p/code-1.files/mpl-data".into(),
             importable: Default::default(),
             preload: vec![],
+            loaded: Default::default(),
             memory_bytes: 0,
             held: vec![],
         }

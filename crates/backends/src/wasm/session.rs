@@ -30,7 +30,7 @@ use super::setup::{self, Prepared, SetupError};
 use super::talk::{Answer, End, Talk};
 use super::templates::Templates;
 use super::weakened;
-use super::wire::{self, Kind, Preopen, ToWorker, Trap};
+use super::wire::{self, Kind, Preopen, ToWorker, Trap, UNREADABLE};
 use crate::container::{ContainerSession, Inside, Pipes, Streams, TracesOfWriting};
 
 /// The longest source that is read out of a workspace, in bytes: what `run` takes of a file elsewhere.
@@ -66,7 +66,7 @@ pub(super) struct WasmSession {
 }
 
 /// What there was when the sandbox was opened or renewed.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     /// The state of what can be written, once it is set up.
     written: Option<TracesOfWriting>,
@@ -75,6 +75,8 @@ pub(super) struct Before {
     memory_bytes: u64,
     /// Whether the kernel's peak of memory may be an earlier run's.
     peak_is_old: bool,
+    /// Whether what an earlier program used has still to be told from what the next will.
+    is_of_another: bool,
 }
 
 /// A process that runs programs.
@@ -216,8 +218,9 @@ impl WasmSession {
             let program = CString::new(program.name()).unwrap_or_default();
             return Err(BackendError::Exec { program, source: io::ErrorKind::ResourceBusy.into() });
         }
-        let wanted = self.wanted(program).await?;
-        self.employ(&wanted).await?;
+        let mut wanted = self.wanted(program).await?;
+        self.employ(&mut wanted).await?;
+        let is_module = matches!(wanted.open.0, Code::Module(_));
         let Wanted { name, script, argv, .. } = wanted;
         let envp = variables(self.jail.environment(), environment);
         let seed = fd::random_bytes().map(weakened::seed).map_err(BackendError::host("read random bytes"))?;
@@ -226,11 +229,14 @@ impl WasmSession {
         let worker = self.worker.as_mut().ok_or(BackendError::Gone)?;
         let number = match worker.talk.run(&run, inside.each_ref().map(AsFd::as_fd)).await? {
             Answer::Done(number) => number,
+            Answer::Refused(why) if is_module => return Err(unfit(&name, why)),
             Answer::Refused(why) => {
                 return Err(BackendError::Exec { program: name, source: io::Error::other(why) });
             }
         };
         worker.last = Some(number);
+        self.count_anew()?;
+        let worker = self.worker.as_ref().ok_or(BackendError::Gone)?;
         let (talk, process) = (Arc::clone(&worker.talk), worker.number);
         let inside = Arc::clone(self.jail.inside());
         let streams = Streams::Pipes(Box::new(pipes));
@@ -281,21 +287,34 @@ impl WasmSession {
         Ok(())
     }
 
-    /// Sees that a worker has this open and can be given a program.
-    async fn employ(&mut self, wanted: &Wanted) -> Result<(), BackendError> {
+    /// Sees that a worker has this open and can be given a program. What was compiled of a module once may have been
+    /// damaged since: then it is made anew.
+    async fn employ(&mut self, wanted: &mut Wanted) -> Result<(), BackendError> {
+        let mut opened = self.open(wanted).await;
+        let Code::Module(path) = &wanted.open.0 else { return opened };
+        if matches!(&opened, Err(BackendError::Host { source, .. }) if source.to_string().starts_with(UNREADABLE))
+        {
+            let _ = std::fs::remove_file(path); // somebody else may have come upon it too
+            let Prepared { module, kind } = self.prepared(&wanted.name).await?;
+            wanted.open = (Code::Module(module), kind);
+            opened = self.open(wanted).await;
+        }
+        match opened {
+            // A module can be wrong in itself; a template is ours.
+            Err(BackendError::Host { source, .. }) => Err(unfit(&wanted.name, source.to_string())),
+            other => other,
+        }
+    }
+
+    /// Has a worker open what is wanted.
+    async fn open(&mut self, wanted: &Wanted) -> Result<(), BackendError> {
         let fits = |worker: &Worker| worker.code == wanted.open.0 && !worker.talk.is_spoiled();
         if !self.worker.as_ref().is_some_and(fits) {
             self.dismiss().await?;
             let (code, kind) = wanted.open.clone();
             self.hire(code, kind).await?;
         }
-        match self.settle_in().await {
-            // A module can be wrong in itself; a template is ours.
-            Err(BackendError::Host { source, .. }) if matches!(wanted.open.0, Code::Module(_)) => {
-                Err(BackendError::Exec { program: wanted.name.clone(), source })
-            }
-            result => result,
-        }
+        self.settle_in().await
     }
 
     /// Starts a worker and tells it what to open.
@@ -358,15 +377,21 @@ impl WasmSession {
         if !self.is_alive() || self.is_more_inside() {
             return Ok(false);
         }
-        let cpu = self.cpu()?;
-        let group = &self.jail.inside().group;
-        self.before = Before {
-            written: Some(written),
-            cpu,
-            memory_bytes: group.memory_bytes().unwrap_or(0),
-            peak_is_old: !group.forget_memory_peak(),
-        };
-        Ok(group.oom_kills() == 0)
+        self.before = Before { written: Some(written), is_of_another: true, ..self.before };
+        Ok(self.jail.inside().group.oom_kills() == 0)
+    }
+
+    /// Counts from here what a program uses, where the worker has run another. Not before it has started: only then
+    /// has the worker wiped what that left.
+    fn count_anew(&mut self) -> Result<(), BackendError> {
+        if self.before.is_of_another {
+            let cpu = self.cpu()?;
+            let group = &self.jail.inside().group;
+            let (memory_bytes, peak_is_old) =
+                (group.memory_bytes().unwrap_or(0), !group.forget_memory_peak());
+            self.before = Before { cpu, memory_bytes, peak_is_old, is_of_another: false, ..self.before };
+        }
+        Ok(())
     }
 
     /// Processor time that the worker has used.
@@ -460,13 +485,16 @@ impl WasmSession {
         };
         let bytes = Arc::new(bytes);
         let (templates, wasm) = (Arc::clone(&self.templates), Arc::clone(&bytes));
-        let sought = aside(move || setup::seek(&wasm, templates.folder())).await.map_err(refused)?;
+        let sought = aside(move || setup::seek(&wasm, templates.folder())).await;
+        let sought =
+            sought.map_err(|error| of_module(name, "look for what was compiled of it before", error))?;
         if let Some(found) = sought.found {
             return Ok(found);
         }
         let code = self.compile(name, sought.kind, bytes).await?;
         let templates = Arc::clone(&self.templates);
-        aside(move || setup::keep(&sought, &code, templates.folder())).await.map_err(refused)
+        let kept = aside(move || setup::keep(&sought, &code, templates.folder())).await;
+        kept.map_err(|error| of_module(name, "keep what was compiled of it", error))
     }
 
     /// Compiles a module, in a worker of its own: a compiler can have faults too, and some modules take it more
@@ -478,8 +506,7 @@ impl WasmSession {
         kind: Kind,
         wasm: Arc<Vec<u8>>,
     ) -> Result<Vec<u8>, BackendError> {
-        let refused =
-            |why: String| BackendError::Exec { program: name.to_owned(), source: io::Error::other(why) };
+        let refused = |why: String| unfit(name, why);
         self.dismiss().await?;
         if self.jail.processes() != 1 {
             return Err(refused("it isn't alone in its sandbox, and has to be compiled first".to_owned()));
@@ -572,10 +599,51 @@ impl WasmSession {
 /// Does something that takes a while where it holds nobody up.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SetupError> + Send + 'static,
-) -> io::Result<T> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?;
-    done.map_err(|error| io::Error::other(error.to_string()))
+) -> Result<T, SetupError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(SetupError::Engine(error.to_string())))
 }
+
+/// What goes wrong with a module before it is opened: it is none, or the host is lacking.
+fn of_module(name: &CStr, action: &str, error: SetupError) -> BackendError {
+    match error {
+        SetupError::NotWasm => unfit(name, error.to_string()),
+        SetupError::Files { ref source, .. } => {
+            let why = format!("{error}: {source}");
+            BackendError::host(action)(io::Error::new(source.kind(), why))
+        }
+        other => BackendError::host(action)(io::Error::other(other.to_string())),
+    }
+}
+
+/// A module that isn't as it has to be. What is to be done about it is told from the reason's words, which are
+/// the engine's and ours.
+fn unfit(name: &CStr, why: String) -> BackendError {
+    let fix = ADVICE.iter().find(|(words, _)| words.iter().any(|word| why.contains(word)));
+    let fix = fix.map_or("build it for wasm32-wasip1, or as a component for wasm32-wasip2", |(_, fix)| fix);
+    BackendError::Unfit { program: name.to_owned(), why, fix: fix.to_owned() }
+}
+
+/// What to do about a module, by words of which its refusal has one.
+const ADVICE: [(&[&str], &str); 6] = [
+    (
+        &["thread", "shared memor"],
+        "build it without threads, which no program of WebAssembly has here: Rust for wasm32-wasip1, C without \
+         -pthread",
+    ),
+    (
+        &["it imports what"],
+        "a module can import WASI 0.1 (`wasi_snapshot_preview1`), a component WASI 0.2: build it for \
+         wasm32-wasip1 or wasm32-wasip2, with what else it needs linked in",
+    ),
+    (&["`_start`"], "build it as a program, with a `main`, and not as a library"),
+    (&["unexpected end", "out of bounds"], "it was cut short: copy it again, or build it anew"),
+    (&["of memory", "limits.memory"], "allow more with --memory"),
+    (
+        &["it is no WebAssembly"],
+        "name a module (.wasm) of version 1 or a component; text (.wat) has to be made into one first",
+    ),
+];
 
 /// SIGKILL, as it is sent and as it is told.
 const KILL: i32 = 9;
@@ -733,6 +801,26 @@ mod tests {
             lines,
             ["A=own", "HOME=/home/user", "LANG=de", "LOGNAME=user", "PYTHONDONTWRITEBYTECODE=1", "USER=user"]
         );
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_module_has_its_own_advice() {
+        let fix = |why: &str| match unfit(c"m", why.to_owned()) {
+            BackendError::Unfit { fix, .. } => fix,
+            other => panic!("{other:?}"),
+        };
+        for (why, advice) in [
+            ("threads must be enabled for shared memories (at offset 0x15)", "without threads"),
+            ("it imports what nobody has here: unknown import: `wasi::thread-spawn`", "without threads"),
+            ("it imports what nobody has here: unknown import: `env::x`", "wasi_snapshot_preview1"),
+            ("it can't be started: failed to find function export `_start`", "as a library"),
+            ("failed to parse WebAssembly module: unexpected end-of-file (at offset 0xa)", "cut short"),
+            ("the program starts with 9 bytes of memory, and may have 8", "--memory"),
+            ("compiling it takes more memory than it may have (limits.memory)", "--memory"),
+            ("type mismatch", "wasm32-wasip1"),
+        ] {
+            assert!(fix(why).contains(advice), "{why}: {}", fix(why));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The templates of Python that are there, and which of them a script is best off with.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -12,8 +13,10 @@ pub(super) struct Templates {
     folder: Folder,
     /// That of the plain name first.
     all: Vec<Template>,
-    /// The first names of the modules of each.
-    names: Vec<Names>,
+    /// The first names of the modules that each can import.
+    names: Vec<BTreeSet<String>>,
+    /// Whether each can import more than the one that can least: it has packages besides.
+    has_packages: Vec<bool>,
     /// What any of them can import.
     importable: BTreeSet<String>,
 }
@@ -36,8 +39,12 @@ impl Templates {
 
     fn new(folder: Folder, all: Vec<Template>) -> Self {
         let importable = all.iter().flat_map(|template| template.importable.iter().cloned()).collect();
-        let names = all.iter().map(Names::of).collect();
-        Templates { folder, all, names, importable }
+        let names =
+            |template: &Template| template.importable.iter().map(|name| first(name).to_owned()).collect();
+        let names: Vec<BTreeSet<String>> = all.iter().map(names).collect();
+        let least = names.iter().map(BTreeSet::len).min().unwrap_or(0);
+        let has_packages = names.iter().map(|names| names.len() > least).collect();
+        Templates { folder, all, names, has_packages, importable }
     }
 
     /// Where everything is.
@@ -48,6 +55,11 @@ impl Templates {
     /// Whether there is a Python at all.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// The names of all.
+    pub(super) fn all_names(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|template| template.name.as_str())
     }
 
     /// A template by its place.
@@ -66,84 +78,108 @@ impl Templates {
         self.all.iter().position(|template| template.memory_bytes <= memory_bytes)
     }
 
-    /// The template that a script is best off with: one that can import all that it does, and has imported
-    /// most of that already. The one that is open, if none is better.
+    /// The template that a script is best off with: one that can import all that it does, without packages that it
+    /// doesn't import, since what was imported of them may have changed other modules; and that has imported most of
+    /// what it does. Of those the one that is open, or else the smallest.
     pub(super) fn best(&self, source: &[u8], open: Option<usize>, memory_bytes: u64) -> Option<usize> {
         let imports = fit::imports(source);
         let worth = |place: &usize| {
-            let Names { importable, preload } = &self.names[*place];
-            let (can, did) = (among(&imports, importable), among(&imports, preload));
-            (can, did, Some(*place) == open, std::cmp::Reverse(*place))
+            let (template, importable) = (&self.all[*place], &self.names[*place]);
+            let can = imports.iter().filter(|import| importable.contains(first(import))).count();
+            let did = imports.iter().filter(|import| template.loaded.contains(*import)).count();
+            let foreign = self.has_packages[*place];
+            (can, !foreign, did, Some(*place) == open, Reverse(template.memory_bytes), Reverse(*place))
         };
         let fits = |place: &usize| self.all[*place].memory_bytes <= memory_bytes;
         (0..self.all.len()).filter(fits).max_by_key(worth)
     }
-}
 
-/// The first names of modules, which imports are looked up by.
-#[derive(Debug)]
-struct Names {
-    importable: BTreeSet<String>,
-    preload: BTreeSet<String>,
-}
-
-impl Names {
-    fn of(template: &Template) -> Self {
-        let first = |module: &String| Some(module.split('.').next()?.to_owned());
-        Names {
-            importable: template.importable.iter().filter_map(first).collect(),
-            preload: template.preload.iter().filter_map(first).collect(),
-        }
+    /// What a script imports anew in the template that it is best off with.
+    pub(super) fn unloaded(&self, source: &[u8], memory_bytes: u64) -> BTreeSet<String> {
+        let Some(best) = self.best(source, None, memory_bytes) else { return BTreeSet::new() };
+        let (template, importable) = (&self.all[best], &self.names[best]);
+        let mut imports = fit::imports(source);
+        imports.retain(|import| importable.contains(first(import)) && !template.loaded.contains(import));
+        imports
     }
 }
 
-/// How many of a script's imports are among these.
-fn among(imports: &BTreeSet<String>, names: &BTreeSet<String>) -> usize {
-    imports.iter().filter(|import| names.contains(*import)).count()
+/// The first part of a module's name, by which it is looked for.
+fn first(module: &str) -> &str {
+    module.split('.').next().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn template(name: &str, preload: &[&str], importable: &[&str], memory_bytes: u64) -> Template {
-        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    fn template(name: &str, loaded: &str, importable: &str, memory_bytes: u64) -> Template {
+        let names = |text: &str| text.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>();
         Template {
             name: name.into(),
             module: "/m".into(),
             image: "/i".into(),
             library: "/l".into(),
             data: "/d".into(),
-            importable: texts(importable).into_iter().collect(),
-            preload: texts(preload),
+            importable: names(importable),
+            preload: vec![],
+            loaded: names(loaded),
             memory_bytes,
             held: vec![],
         }
     }
 
+    fn templates(place: &Path) -> Templates {
+        let science = "json numpy pandas matplotlib";
+        let all = vec![
+            template("python", "json re", science, 10),
+            template("python:mine", "json re", "json numpy pandas matplotlib jinja2", 10),
+            template(
+                "python:science",
+                "json re numpy numpy.linalg pandas dateutil matplotlib matplotlib.pyplot",
+                science,
+                100,
+            ),
+            template("python:small", "json re numpy numpy.linalg", science, 50),
+        ];
+        Templates::new(Folder::open(place).unwrap(), all)
+    }
+
     #[test]
     fn a_script_gets_the_template_that_has_done_most_of_its_work() {
         let place = tempfile::tempdir().unwrap();
-        let science = ["json", "numpy", "pandas"];
-        let all = vec![
-            template("python", &["json"], &science, 10),
-            template("python:mine", &["json"], &["json", "numpy", "pandas", "jinja2"], 10),
-            template("python:science", &["json", "numpy.linalg", "pandas"], &science, 100),
-        ];
-        let templates = Templates::new(Folder::open(place.path()).unwrap(), all);
+        let templates = templates(place.path());
         let best = |source: &str, open, memory| templates.best(source.as_bytes(), open, memory);
         assert_eq!(best("print(1)", None, 1000), Some(0));
         assert_eq!(best("print(1)", Some(2), 1000), Some(2), "what is open is good enough");
         assert_eq!(best("import pandas", Some(0), 1000), Some(2));
-        assert_eq!(best("import numpy as np", None, 1000), Some(2));
-        assert_eq!(best("import pandas", Some(0), 50), Some(0), "the other needs more memory");
+        assert_eq!(best("import numpy as np", None, 1000), Some(3), "the smallest that has all of it");
+        assert_eq!(best("import numpy.linalg, pandas", None, 1000), Some(2));
+        assert_eq!(best("import re", Some(0), 1000), Some(0), "what was loaded on the way counts too");
+        assert_eq!(best("import matplotlib.pyplot as plt", Some(0), 1000), Some(2));
+        assert_eq!(best("import pandas", Some(0), 40), Some(0), "the other needs more memory");
         assert_eq!(best("import jinja2", Some(0), 1000), Some(1));
         assert_eq!(
             best("import jinja2, pandas", Some(0), 1000),
             Some(1),
             "what can't be imported counts more"
         );
+        // Whatever a package has done to other modules when it was imported.
+        assert_eq!(best("import json, re", Some(1), 1000), Some(0), "a package that nobody asked for");
         assert_eq!(best("print(1)", None, 5), None);
         assert_eq!((templates.usual(1000), templates.usual(5)), (Some(0), None));
+    }
+
+    #[test]
+    fn what_a_script_waits_for_is_what_its_template_has_not_loaded() {
+        let place = tempfile::tempdir().unwrap();
+        let templates = templates(place.path());
+        let unloaded = |source: &str, memory| {
+            let names = templates.unloaded(source.as_bytes(), memory);
+            names.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(unloaded("import json, pandas", 1000), "");
+        assert_eq!(unloaded("import json, pandas, nobody_has_it", 40), "pandas");
+        assert_eq!(unloaded("import pandas", 5), "", "it doesn't run at all");
     }
 }

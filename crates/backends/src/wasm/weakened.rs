@@ -6,9 +6,6 @@
 use cofferdam_core::request::Variable;
 use cofferdam_core::weaken::{Control, is_off};
 
-use super::talk::End;
-use super::wire::Trap;
-
 /// The most linear memory of a program.
 pub(super) fn memory_bytes(granted: u64) -> u64 {
     if is_off(Control::WasmMemory) { 4 << 30 } else { granted }
@@ -25,9 +22,9 @@ pub(super) fn seed(random: [u8; 32]) -> [u8; 32] {
     if is_off(Control::WasmSeed) { [7; 32] } else { random }
 }
 
-/// How a program that the engine ended is taken to have ended.
-pub(super) fn trapped(trap: Trap) -> End {
-    if is_off(Control::WasmTraps) { End::Exited(1) } else { End::Trapped(trap) }
+/// Whether a program that the engine ended is taken to have exited.
+pub(super) fn calls_traps_exits() -> bool {
+    is_off(Control::WasmTraps)
 }
 
 /// Whether what a program left stays for the next.

@@ -112,6 +112,10 @@ pub struct Script {
     pub source: Vec<u8>,
 }
 
+/// How the reason begins for which a worker doesn't open a prepared file that is damaged, or was made with other
+/// settings.
+pub(super) const UNREADABLE: &str = "open the prepared file";
+
 /// What the worker says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromWorker {

@@ -134,7 +134,7 @@ fn a_module_is_compiled_once_and_bad_bytes_are_refused() {
     assert_eq!((first.kind, &first.module), (Kind::Core, &second.module));
     assert_eq!(fs::metadata(&second.module).unwrap().ino(), made);
     assert!(matches!(setup::module(b"#!/bin/sh\n", &folder), Err(SetupError::NotWasm)));
-    assert!(matches!(setup::module(&wasm[..wasm.len() - 3], &folder), Err(SetupError::Engine(_))));
+    assert!(matches!(setup::module(&wasm[..wasm.len() - 3], &folder), Err(SetupError::Invalid(_))));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something is left");
 }
 

@@ -160,9 +160,37 @@ fn recursion_without_end_is_an_error_of_the_script() {
 }
 
 const DRAWN: &str = "
-import os, random, secrets, uuid, json
+import os, random, secrets, sqlite3, uuid, json
 print(random.random(), secrets.token_hex(8), uuid.uuid4(), os.urandom(8).hex())
+class Own(sqlite3.Connection):
+    create_function = None
+for database in (
+    sqlite3.connect(':memory:'),
+    sqlite3.connect(':memory:', factory=Own),
+    sqlite3.Connection(':memory:'),
+    sqlite3.dbapi2.Connection(database=':memory:'),
+    __import__('_sqlite3').Connection(':memory:'),
+):
+    print(*database.execute('select random(), hex(randomblob(8))').fetchone())
 ";
+
+#[test]
+fn a_database_is_what_sqlites_module_makes() {
+    let mut worker = worker!();
+    let text = printed(
+        &mut worker,
+        "import sqlite3
+a, b = sqlite3.connect(':memory:'), sqlite3.Connection(':memory:', timeout=1)
+a.execute('create table t (x)')
+a.execute('insert into t values (1)')
+a.commit()
+a.backup(b)
+print(type(a), type(a) is type(b) is sqlite3.Connection, b.execute('select x from t').fetchone(), sqlite3.connect.__name__)
+class Own(sqlite3.Connection): pass
+print(type(sqlite3.connect(database=':memory:', factory=Own)).__name__, a.execute('select randomblob(3)').fetchone()[0].__len__())",
+    );
+    assert_eq!(text, "<class 'sqlite3.Connection'> True (1,) connect\nOwn 3\n");
+}
 
 #[test]
 fn no_two_runs_draw_the_same() {

@@ -33,13 +33,13 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::REFUSED;
 use super::options::{Judged, Options, Unprepared};
-use super::run::{OUTPUT_CLOSED, absolute, new_run};
+use super::run::{OUTPUT_CLOSED, absolute, is_short, new_run, slow_import};
 use crate::artifacts;
 use crate::console::{Kept, Signals};
 use crate::files::{Loaded, narrow, value};
 use crate::hints::{self, Asked};
 use crate::report::job_id::JobId;
-use crate::{host, report};
+use crate::{egress, host, report};
 use answers::{Answer, Answers, Written};
 pub(crate) use job::JobLine;
 use job::{Job, Refused};
@@ -67,8 +67,8 @@ pub(super) struct BatchArgs {
 const EXAMPLES: &str = r#"A job is one line of JSON, answered by its Outcome on one line, in the same order:
   {"id":"1","code":"import sys; print(sys.argv[1:])","args":["a","b"]}
   {"id":"2","argv":["wc","-l","data.csv"],"files":{"data.csv":"a\n"},"timeout":"2s"}
-`cofferdam schema job` and `cofferdam schema outcome` describe both. A job's own `policy` and `timeout`
-can only narrow what these options grant. A line that is no job is answered too.
+`cofferdam schema job` and `cofferdam schema outcome` describe both. A job's own `policy` and
+`timeout` can only narrow what these options grant. A line that is no job is answered too.
 
 Exit codes: 0 every line was answered, however its job ended; 125 the batch itself failed; 130
 cancelled; 141 nobody read the answers."#;
@@ -88,6 +88,7 @@ fn jobs(text: &str) -> Result<usize, String> {
 struct Batch {
     engine: Engine,
     pool: Pool,
+    state: PathBuf,
     policy: Policy,
     hash: PolicyHash,
     /// The same for what jobs narrow.
@@ -136,13 +137,15 @@ pub(super) fn main(args: &BatchArgs) -> u8 {
 const CANCELLED: u8 = 130;
 
 fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
-    let Judged { mut policy, rest, state, .. } = args.options.judge()?;
+    let Judged { mut policy, rest, state, node, roots } = args.options.judge()?;
+    let outlets = egress::outlets(&node, &rest, &roots).map_err(Unprepared::Request)?;
     let results = args.out.as_deref().map(Results::prepare).transpose().map_err(Unprepared::Request)?;
     policy.files.hide.extend(args.out.as_deref().and_then(|folder| artifacts::hidden(folder, &policy.files)));
     super::run::set_up_for(&policy, &usual(), &state, args.options.setup, false)
         .map_err(Unprepared::Request)?;
     let engine = Engine::open(host::candidates_for_runs(&state), &state)
-        .map_err(|error| Unprepared::Request(report::state_fault(&error, &state)))?;
+        .map_err(|error| Unprepared::Request(report::state_fault(&error, &state)))?
+        .with_outlets(outlets);
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| failed("start the event loop", &error))?;
@@ -154,6 +157,7 @@ fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
         let batch = Batch {
             pool: Pool::new(policy.clone(), usual(), args.jobs.min(MOST_PARKED), Box::new(new_run)),
             engine,
+            state,
             granted: Loaded { layer: policy.as_layer(), rest },
             hash: policy_hash(&policy),
             policy,
@@ -393,7 +397,10 @@ impl Batch {
         let asked = Asked::of_job(&request.program, &policy);
         let streams = JobStreams::new(stdin, self.told.clone());
         let keep = keeper.as_mut().map(|keeper| keeper as &mut dyn Keep);
-        let outcome = self.engine.run_pooled(&self.pool, &run, request, grant, &streams, keep).await;
+        let program = Some(&request.program).filter(|program| is_short(program)).cloned();
+        let mut outcome = self.engine.run_pooled(&self.pool, &run, request, grant, &streams, keep).await;
+        let slow = program.and_then(|program| slow_import(&outcome, &program, &policy, &self.state));
+        outcome.hints.extend(slow);
         advised(id, outcome, streams.into_kept(), &asked)
     }
 

@@ -7,6 +7,7 @@
 //! - [`folders`]: the state, the audit log and the node's settings.
 //! - [`runtimes`]: other runtimes on the path, and whether they are below their security floor.
 //! - [`page`]: the findings as a person reads them.
+//! - `pythons`: what is prepared for WebAssembly.
 //!
 //! Nothing is changed by looking: no folder is made, no cgroup, and the one sandbox that is started
 //! has none of either.
@@ -17,7 +18,17 @@ mod findings;
 mod folders;
 mod host;
 mod page;
+#[cfg(feature = "wasm")]
+mod pythons;
 mod runtimes;
+
+#[cfg(not(feature = "wasm"))]
+mod pythons {
+    /// There is nothing that could be prepared.
+    pub(super) fn look(_: &std::path::Path) -> Option<super::PythonsFound> {
+        None
+    }
+}
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,7 +39,7 @@ use cofferdam_core::policy::Profile;
 
 use super::Failure;
 use boundaries::Boundaries;
-use findings::{Findings, FolderFound, Node, Trouble};
+use findings::{Findings, FolderFound, Node, PythonsFound, Trouble};
 use page::Paint;
 
 /// What `doctor` can be asked.
@@ -73,12 +84,13 @@ struct Ground {
     state: FolderFound,
     audit: FolderFound,
     node: Node,
+    pythons: Option<PythonsFound>,
 }
 
 impl Ground {
     fn look() -> Self {
         let (trouble, settings) = match super::node() {
-            Ok(settings) => (None, settings),
+            Ok(settings) => (crate::egress::trouble(&settings).map(Trouble::from), settings),
             // A run would be refused; where its state would be is still worth saying.
             Err(error) => (
                 Some(Trouble::new(error.summary(), format!("node.toml: {}", error.fix()))),
@@ -93,16 +105,18 @@ impl Ground {
         let stops = stops.into_iter().filter_map(|(name, trouble)| Some((name, trouble.clone()?))).collect();
         let container = Host::look();
         let boundaries = Boundaries::look(&container, &folder, settings.ceiling, stops);
-        Ground { container, boundaries, state, audit, node }
+        let pythons = pythons::look(&folder);
+        Ground { container, boundaries, state, audit, node, pythons }
     }
 
     fn findings(self) -> Findings {
-        let Ground { container, boundaries, state, audit, node } = self;
+        let Ground { container, boundaries, state, audit, node, pythons } = self;
         Findings {
             version: 1,
             cofferdam: env!("CARGO_PKG_VERSION"),
             profiles: boundaries.profiles(),
             backends: boundaries.backends(),
+            pythons,
             runtimes: runtimes::look(std::env::var_os("PATH").as_deref()),
             host: host::look(&container),
             state,

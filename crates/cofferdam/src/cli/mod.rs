@@ -27,9 +27,12 @@ use crate::{host, report};
 /// The exit code of whatever is refused, wrongly used or our own fault.
 pub(crate) const REFUSED: u8 = 125;
 
+/// The most columns of help, where the terminal has more. What is broken into lines here has no more.
+const WIDTH: usize = 100;
+
 /// Runs code that an agent wrote, inside the boundary that its risk calls for.
 #[derive(Debug, Parser)]
-#[command(name = "cofferdam", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "cofferdam", version, max_term_width = WIDTH, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -98,6 +101,9 @@ enum Command {
         #[command(subcommand)]
         what: SetupCommand,
     },
+    /// Let out what sandboxes send, for the process that started this
+    #[command(hide = true)]
+    Egress,
     /// Run programs of WebAssembly for the host, inside a jail
     #[cfg(feature = "wasm")]
     #[command(hide = true)]
@@ -182,6 +188,9 @@ enum Schema {
 pub(crate) fn main() -> ExitCode {
     cofferdam_sys::process::settle_signals();
     let words: Vec<OsString> = std::env::args_os().collect();
+    if words.get(1).is_some_and(|word| word == PROXY) {
+        return ExitCode::from(cofferdam_egress::proxy::main()); // before there is a second thread, or a file open
+    }
     #[cfg(feature = "wasm")]
     if words.get(1).is_some_and(|word| word == WORKER) {
         return worker(); // before anything is looked at that a jail doesn't have
@@ -208,11 +217,15 @@ pub(crate) fn main() -> ExitCode {
         Command::Gc => with_output(gc::main),
         #[cfg(feature = "wasm")]
         Command::Setup { what: SetupCommand::Python(args) } => setup::python(&args),
+        Command::Egress => cofferdam_egress::proxy::main(),
         #[cfg(feature = "wasm")]
         Command::WasmWorker => return worker(),
     };
     ExitCode::from(code)
 }
+
+/// The subcommand of the proxy: `clap`'s name of [`Command::Egress`].
+pub(crate) const PROXY: &str = "egress";
 
 /// The subcommand of a worker: `clap`'s name of [`Command::WasmWorker`].
 #[cfg(feature = "wasm")]
@@ -411,4 +424,25 @@ fn audit_command(command: AuditCommand, out: &mut dyn Write) -> Result<u8, Failu
 /// The operator's settings for this node.
 fn node() -> Result<Node, FileError> {
     load_node(&host::operator_files("node.toml"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_help_that_is_broken_here_is_broken_again() {
+        fn look(command: &clap::Command, all: &mut usize) {
+            for help in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= WIDTH, "{}: {line}", command.get_name());
+                    *all += 1;
+                }
+            }
+            command.get_subcommands().for_each(|command| look(command, all));
+        }
+        let mut all = 0;
+        look(&Cli::command(), &mut all);
+        assert!(all > 30, "{all}");
+    }
 }

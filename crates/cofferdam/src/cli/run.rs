@@ -12,12 +12,14 @@ use std::io::{self, Write};
 #[cfg(not(feature = "wasm"))]
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
+use cofferdam_core::outlet::Outlets;
 use cofferdam_core::policy::{Policy, decide};
-use cofferdam_core::request::Request;
+use cofferdam_core::request::{Program, Request};
 use cofferdam_core::weaken::stop_at;
 use cofferdam_engine::run::Keep;
 use cofferdam_engine::{Engine, policy_hash};
@@ -27,7 +29,7 @@ use super::words::Named;
 use crate::artifacts::{self, Keeper};
 use crate::console::{Console, Kept};
 use crate::hints::{self, Asked};
-use crate::{host, report};
+use crate::{egress, host, report};
 pub(super) use program::lang;
 
 /// What `run` and `batch` are both told: the policy, and what is said of a run.
@@ -91,11 +93,12 @@ Examples:
   cofferdam run --profile internal --workspace . --venv .venv app.py
   cofferdam run --profile internal --timeout 10s --memory 256MiB --json job.py
 
-FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or
--- is the program's own. Python that needs no processes, threads or sockets runs in WebAssembly, by
-default; anything else in a container, with the host's /usr, for profile `internal`. In /workspace is
-FILE alone; --workspace DIR shows a folder there instead, and --in HOST a file or folder in /inputs.
-Nothing of yours is ever written in place. Standard input is the program's (`< /dev/null` closes it).
+FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or -- is
+the program's own. Python that needs no processes, threads or sockets runs in WebAssembly, by
+default; anything else in a container, with the host's /usr, for profile `internal`. In /workspace
+is FILE alone; --workspace DIR shows a folder there instead, and --in HOST a file or folder in
+/inputs. Nothing of yours is ever written in place. Standard input is the program's (`< /dev/null`
+closes it).
 
 Exit codes: the program's own; 124 timed out; 125 refused; 126 and 127 can't be executed, not
 found; 128+n ended by signal n; 130 cancelled; 137 out of memory; 141 output closed; 153 output
@@ -114,6 +117,8 @@ struct Prepared {
     asked: Asked,
     /// Where what the program changes goes.
     keeper: Option<Keeper>,
+    /// Ways out.
+    outlets: Arc<dyn Outlets>,
 }
 
 /// Runs what was typed; gives the exit code.
@@ -163,6 +168,22 @@ pub(super) fn main(args: RunArgs) -> u8 {
 #[cfg(feature = "wasm")]
 pub(super) use super::setup::see_to as set_up_for;
 
+/// What would have made a run quicker.
+#[cfg(feature = "wasm")]
+pub(super) use super::setup::slow_import;
+
+/// There is nothing that would.
+#[cfg(not(feature = "wasm"))]
+pub(super) fn slow_import(_: &Outcome, _: &Program, _: &Policy, _: &Path) -> Option<String> {
+    None
+}
+
+/// Whether a program is kept to be looked at after its run.
+pub(super) fn is_short(program: &Program) -> bool {
+    const BYTES: usize = 1 << 20;
+    matches!(program, Program::Script(script) if script.source.len() <= BYTES)
+}
+
 /// There is nothing to prepare.
 #[cfg(not(feature = "wasm"))]
 pub(super) fn set_up_for(_: &Policy, _: &Request, _: &Path, _: bool, _: bool) -> Result<(), Fault> {
@@ -189,7 +210,8 @@ pub(super) fn new_run() -> io::Result<RunId> {
 
 /// Reads the program, the policies and the node's settings.
 fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
-    let Judged { mut policy, state, .. } = args.options.judge()?;
+    let Judged { mut policy, rest, state, node, roots } = args.options.judge()?;
+    let outlets = egress::outlets(&node, &rest, &roots).map_err(Unprepared::Request)?;
     let keeper = Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), &policy.files)
         .map_err(Unprepared::Request)?;
     stop_at("result-prepared");
@@ -203,7 +225,7 @@ fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
     };
     let request = program::request(args, &policy.files)?;
     let asked = Asked::new(file, &request.program, &policy);
-    Ok(Prepared { request, policy, state, asked, keeper })
+    Ok(Prepared { request, policy, state, asked, keeper, outlets })
 }
 
 /// Decides, and runs what was granted.
@@ -213,11 +235,12 @@ fn execute(
     labels: BTreeMap<String, String>,
     console: impl FnOnce() -> io::Result<Console>,
 ) -> Result<(Outcome, [Kept; 2]), Fault> {
-    let Prepared { mut request, policy, state, asked, mut keeper } = prepared;
+    let Prepared { mut request, policy, state, asked, mut keeper, outlets } = prepared;
     request.labels = labels;
     let host_fault = |message: String| Fault { code: FaultCode::HostError, message, fix: None };
     let engine = Engine::open(host::candidates_for_runs(&state), &state)
-        .map_err(|error| report::state_fault(&error, &state))?;
+        .map_err(|error| report::state_fault(&error, &state))?
+        .with_outlets(outlets);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -225,6 +248,7 @@ fn execute(
         .map_err(|error| host_fault(format!("could not start the event loop: {error}")))?;
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
     let decision = decide(&policy, policy_hash(&policy), &request);
+    let program = Some(&request.program).filter(|program| is_short(program)).cloned();
     let result = runtime.block_on(async {
         let console =
             console().map_err(|error| host_fault(format!("could not use our own streams: {error}")))?;
@@ -242,6 +266,8 @@ fn execute(
         let kept = console.into_kept();
         let mut outcome = outcome;
         outcome.hints.extend(hints::of(&outcome, &asked, &kept[1].tail()));
+        let slow = program.and_then(|program| slow_import(&outcome, &program, &policy, &state));
+        outcome.hints.extend(slow);
         outcome.hints.extend(keeper.as_ref().and_then(Keeper::note));
         Ok((outcome, kept))
     });

@@ -196,6 +196,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_counted_as_memory_is_said_where_it_is_looked_up() {
+        let memory = &schema_outcome()["$defs"]["Usage"]["properties"]["memory_peak"]["description"];
+        let words: Vec<_> = memory.as_str().unwrap_or_default().split_whitespace().collect();
+        assert!(words.join(" ").contains("not the pages that it shares with the template"), "{memory}");
+    }
+
+    #[test]
     fn both_are_of_the_draft_that_they_say() {
         for (schema, title) in [(schema_policy(), "Policy"), (schema_outcome(), "Outcome")] {
             assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");

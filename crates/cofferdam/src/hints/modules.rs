@@ -18,8 +18,9 @@ struct Choice {
 }
 
 impl Host<'_> {
-    /// What to do about a module that wasn't found.
-    pub(super) fn no_module(&self, module: &str) -> Option<String> {
+    /// What to do about a module that wasn't found. Where it isn't one of the host's Pythons that ran, they
+    /// don't help; what does stands in the traceback.
+    pub(super) fn no_module(&self, module: &str, ran_hosts: bool) -> Option<String> {
         let names = [PathBuf::from(format!("{module}.py")), PathBuf::from(module)];
         if self.asked.files.workspace.is_some() {
             let near = self.in_workspace(&names);
@@ -31,6 +32,9 @@ impl Host<'_> {
             }
         } else if let Some(found) = names.iter().find_map(|name| self.beside(name.to_str()?)) {
             return Some(self.only_one_file(&found));
+        }
+        if !ran_hosts {
+            return None;
         }
         let python = self.asked.files.python.as_ref();
         if let Some(venv) = python.and_then(|python| python.venv.as_ref()) {

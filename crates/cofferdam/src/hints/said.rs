@@ -62,6 +62,12 @@ pub(super) fn no_network(text: &str) -> bool {
     lines_with(text, &PHRASES).any(|line| !LOOPBACK.iter().any(|own| line.contains(own)))
 }
 
+/// Whether a program of Python had no memory left.
+pub(super) fn no_memory(text: &str) -> bool {
+    lines_with(text, &["MemoryError"])
+        .any(|line| line.starts_with("MemoryError") || line.contains("ArrayMemoryError"))
+}
+
 /// Whether something was to be written in a read-only place.
 pub(super) fn read_only(text: &str) -> bool {
     lines_with(text, &["ead-only file system", "EROFS"]).next().is_some()
@@ -156,6 +162,15 @@ mod tests {
         assert!(no_network("[Errno -3] Temporary failure in name resolution"));
         assert!(read_only("OSError: [Errno 30] Read-only file system: '/usr/x'"));
         assert!(!no_network("") && !read_only(""));
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_an_error_of_its_own() {
+        for line in ["MemoryError", "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 5.00 GiB"]
+        {
+            assert!(no_memory(&format!("Traceback (most recent call last):\n{line}\n")), "{line}");
+        }
+        assert!(!no_memory("NameError: name 'MemoryErrors' is not defined"));
     }
 
     #[test]

@@ -85,6 +85,9 @@ fn environment(folder: &Path, installed: &[&str]) {
 fn another_python_is_proposed_only_where_the_module_lies_in_it() {
     let folder = Folder::new();
     let line = "No module named 'numpy'";
+    let asked = Asked::default();
+    let in_wasm = Outcome { backend: Some(BackendName::Wasm), ..failed(End::Exited(1), None) };
+    assert_eq!(folder.host(&asked, 1000).hints(&in_wasm, line), [""; 0], "none of the host's ran");
     let nowhere = folder.hints(Files::default(), line);
     assert!(nowhere[0].contains("isn't installed in any Python found here"), "{nowhere:?}");
     assert!(nowhere[0].contains(python::SYSTEM) && nowhere[0].ends_with("pass --venv DIR"), "{nowhere:?}");
@@ -194,6 +197,41 @@ fn a_missing_file_beside_the_script_is_named() {
 }
 
 #[test]
+fn a_file_that_is_shown_elsewhere_is_said_to_be_there() {
+    let folder = Folder::new();
+    fs::create_dir(folder.0.path().join("data")).unwrap();
+    fs::write(folder.0.path().join("data/part.csv"), "").unwrap();
+    let shown = |name: &str, guest: &str| {
+        let guest = GuestPath::new(Path::new(guest)).unwrap();
+        Shown { host: folder.0.path().join(name), guest }
+    };
+    let shown =
+        vec![shown("data.csv", "/inputs/data.csv"), shown("data", "/opt/all"), shown("data", "/inputs/data")];
+    let hints = |name: &str| {
+        let files = Files { shown: shown.clone(), ..folder.with_workspace() };
+        folder.hints(files, &format!("FileNotFoundError: [Errno 2] No such file or directory: '{name}'"))
+    };
+    let whole = folder.0.path().join("data/part.csv");
+    for (name, place) in [
+        ("data.csv", "/inputs/data.csv"),
+        ("./data.csv", "/inputs/data.csv"),
+        ("/workspace/data.csv", "/inputs/data.csv"),
+        ("data/part.csv", "/inputs/data/part.csv"),
+        ("part.csv", "/opt/all/part.csv"),
+        (whole.to_str().unwrap(), "/opt/all/part.csv"),
+    ] {
+        let found = hints(name);
+        assert!(
+            found.len() == 1 && found[0].ends_with(&format!("is inside at {place:?}: open it there")),
+            "{found:?}"
+        );
+    }
+    for name in ["data/other.csv", "/etc/data.csv", "../data.csv"] {
+        assert_eq!(hints(name), [""; 0], "{name}");
+    }
+}
+
+#[test]
 fn a_hidden_file_is_said_to_be_hidden() {
     let folder = Folder::new();
     let mut files = folder.with_workspace();
@@ -216,6 +254,24 @@ fn a_hidden_file_is_said_to_be_hidden() {
 }
 
 #[test]
+fn more_memory_than_webassembly_can_have_is_said_to_be_that() {
+    let folder = Folder::new();
+    let hints = |backend, memory_bytes, end, line: &str| {
+        let asked = Asked { memory_bytes, ..Asked::default() };
+        let outcome = Outcome { backend: Some(backend), ..failed(end, None) };
+        folder.host(&asked, 1000).hints(&outcome, line)
+    };
+    let (wasm, container) = (BackendName::Wasm, BackendName::Container);
+    for (end, line) in [(End::OutOfMemory, ""), (End::Exited(1), "MemoryError")] {
+        let found = hints(wasm, 5 << 30, end, line);
+        assert!(found.len() == 1 && found[0].contains("4 GiB at most"), "{found:?}");
+        assert_eq!(hints(wasm, 4 << 30, end, line), [""; 0], "more can be allowed");
+        assert_eq!(hints(container, 5 << 30, end, line), [""; 0]);
+    }
+    assert_eq!(hints(wasm, 5 << 30, End::Exited(1), "ValueError"), [""; 0]);
+}
+
+#[test]
 fn a_file_of_somebody_elses_asks_for_a_copy() {
     let folder = Folder::new();
     let line = "PermissionError: [Errno 13] Permission denied: 'own.txt'";
@@ -230,6 +286,20 @@ fn a_file_of_somebody_elses_asks_for_a_copy() {
     let mut copied = folder.with_workspace();
     copied.workspace.as_mut().unwrap().copy = true;
     assert_eq!(hints(copied, owner + 1), [""; 0]);
+}
+
+#[test]
+fn what_was_refused_is_told_with_the_flag_that_allows_it() {
+    use cofferdam_core::egress::{Door, Host, Rules};
+    let rules = Rules::new(&[]);
+    let host = Host::parse(b"a.test").unwrap();
+    let mut outcome = failed(End::Exited(1), None);
+    outcome.denials.add(rules.lookup(&host).unwrap_err());
+    outcome.denials.add(rules.connection(Door::Capture, &host, 80).unwrap_err());
+    let hints = of(&outcome, &Asked::default(), b"Network is unreachable");
+    assert!(hints.len() == 1 && hints[0].contains("add --allow http://a.test ("), "{hints:?}");
+    let job = of(&outcome, &Asked { is_job: true, ..Asked::default() }, b"");
+    assert!(job[0].contains("start the batch with --allow"), "{job:?}");
 }
 
 #[test]

@@ -228,6 +228,9 @@ fn ending(outcome: &Outcome) -> String {
         End::Refused => "refused".into(),
         End::SandboxError => "Cofferdam failed".into(),
         End::Signalled(signal) => format!("ended by signal {signal}"),
+        End::TimedOut if outcome.times.run.is_zero() => {
+            "timed out before it was started, which a module is when it is compiled (allow more with --timeout)".into()
+        }
         End::TimedOut => format!("timed out after {} (allow more with --timeout)", short(outcome.times.run)),
     }
 }

@@ -173,7 +173,9 @@ struct TimesJson {
 struct UsageJson {
     /// Processor time in milliseconds.
     cpu_ms: u64,
-    /// The most memory in use at once, in bytes.
+    /// The most memory in use at once, in bytes. In WebAssembly what the program added to its worker: not the
+    /// pages that it shares with the template of its Python, as long as it doesn't write to them. Null where the
+    /// kernel can't start counting anew for a run in a sandbox that another had.
     memory_peak: Option<u64>,
     /// The most processes and threads at once.
     processes_peak: Option<u32>,

@@ -78,6 +78,32 @@ fn a_module_is_compiled_once_into_a_file_that_its_owner_alone_can_write() {
 }
 
 #[test]
+fn what_was_compiled_and_is_damaged_is_made_anew() {
+    needs_root!();
+    let product = product();
+    let workspace = workspace(&product);
+    let run = || product.call(["run", "--workspace", workspace.to_str().unwrap(), "--", "./fine.wasm"]);
+    let _ = run().exits(0);
+    let files = fs::read_dir(product.state().join("wasm")).unwrap().map(|entry| entry.unwrap().path());
+    let [file] = &files.collect::<Vec<_>>()[..] else { panic!("one module was compiled") };
+    let whole = fs::read(file).unwrap();
+    for damaged in [&whole[..whole.len() / 2], &whole[..whole.len() - 1], b"", b"no code at all"] {
+        fs::write(file, damaged).unwrap();
+        let ran = run();
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{} bytes of it", damaged.len());
+        assert_eq!(fs::read(file).unwrap(), whole);
+    }
+    // The same where a line of a batch comes upon it, and the next after it.
+    fs::write(file, &whole[..100]).unwrap();
+    let lines = "{\"argv\":[\"./fine.wasm\"]}\n".repeat(2);
+    let mut command = product.command(["batch", "--workspace", workspace.to_str().unwrap()]);
+    command.stdin(fs::File::open(product.file("jobs.jsonl", lines)).unwrap());
+    let ran = finish(command);
+    let ends: Vec<_> = ran.stdout.lines().filter(|line| line.contains("\"end\":\"exited\"")).collect();
+    assert_eq!(ends.len(), 2, "{ran:?}");
+}
+
+#[test]
 fn a_module_that_cannot_be_compiled_is_refused_with_the_reason() {
     needs_root!();
     let product = product();

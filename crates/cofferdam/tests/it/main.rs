@@ -10,6 +10,7 @@ mod clients;
 mod command_line;
 #[cfg(feature = "wasm")]
 mod compile;
+mod egress;
 mod inputs;
 mod isolation;
 mod leftovers;

@@ -47,13 +47,15 @@ fn more_disk_than_memory_is_refused_where_there_is_no_root_to_make_one() {
 }
 
 #[test]
-fn a_network_rule_is_refused_and_not_ignored() {
+fn a_credential_is_refused_and_not_ignored() {
     needs_root!();
     let product = product();
-    let policy = product.file("p.toml", "version = 1\n[[network.allow]]\nhost = \"api.example.com\"\n");
+    let policy = "version = 1\n[[network.allow]]\nhost = \"api.example.com\"\ncredential = \"gh\"\n\
+                  [[credential]]\nname = \"gh\"\nissuer = \"github-app.acme\"\n";
+    let policy = product.file("p.toml", policy);
     let ran = product.run(&["--policy", policy.to_str().unwrap(), "--", "true"]);
     refused(&ran);
-    assert!(ran.stderr.contains("egress"), "{ran:?}");
+    assert!(ran.stderr.contains("credentials"), "{ran:?}");
 }
 
 /// Gaps that an ordinary user has here, whatever its cgroups are like.

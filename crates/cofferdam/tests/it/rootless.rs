@@ -3,10 +3,11 @@
 //! On a host whose cgroups are root's, two ceilings can't be held and are refused until they are
 //! accepted. The tests accept what this host lacks and hold everything else to the same promises.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use cofferdam_testkit::host::{Snapshot, processes_with};
-use cofferdam_testkit::product::{Product, Ran};
+use cofferdam_testkit::product::{Product, Ran, finish};
 use serde_json::{Value, json};
 
 use crate::ordinary;
@@ -20,6 +21,29 @@ fn run(product: &Product, args: &[&str]) -> Ran {
 
 fn outcome(product: &Product, args: &[&str]) -> Value {
     run(product, &[&["--json"], args].concat()).json()
+}
+
+#[test]
+fn what_was_prepared_and_cannot_be_read_is_not_called_missing() {
+    let product = ordinary();
+    let data = product.folder().join("data");
+    std::fs::create_dir_all(data.join("wasm")).unwrap();
+    product.give(&data);
+    let call = |args: &[&str]| {
+        let mut command = product.command(args);
+        command.env("COFFERDAM_DATA", &data);
+        finish(command).exits(125)
+    };
+    let locked = |mode| std::fs::set_permissions(&data, std::fs::Permissions::from_mode(mode)).unwrap();
+    locked(0o000);
+    let all = [call(&["run", "-c", "print(1)"]), call(&["setup", "python", "--list"])];
+    locked(0o700);
+    for ran in all {
+        let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("could not read") && said.contains("Permission denied"), "{said}");
+        assert!(said.contains("COFFERDAM_DATA"), "{said}");
+        assert!(!said.contains("nothing was prepared") && !said.contains("no Python is prepared"), "{said}");
+    }
 }
 
 #[test]
@@ -122,7 +146,7 @@ print(found, len(others))"
         command.args(["--accept-gap", &gap]);
     }
     command.args(["-c", &reading]).env("TOKEN", "canary-env");
-    let ran = cofferdam_testkit::product::finish(command).exits(0);
+    let ran = finish(command).exits(0);
     assert_eq!(ran.stdout, "0 2\n");
 }
 

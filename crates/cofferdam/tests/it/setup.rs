@@ -170,14 +170,26 @@ fn what_cannot_be_imported_or_added_is_refused_with_what_python_said() {
 }
 
 #[test]
+fn a_package_that_is_compiled_is_refused_with_what_runs_it() {
+    let product = product();
+    let data = lent!(product);
+    let words = "echo 'ERROR: No matching distribution found for lxml' >&2; exit 1";
+    let mut command = with(&product, &data, &["setup", "python", "--template", "mine", "--with", "lxml"]);
+    command.env("PATH", path_of(&product, "pip3", words));
+    let ran = finish(command).exits(125);
+    assert!(ran.stderr.contains("lxml has no wheel of Python alone"), "{ran:?}");
+    assert!(ran.stderr.contains("--backend container --profile internal --venv DIR"), "{ran:?}");
+    assert!(!ran.stderr.contains("index is reached"), "{ran:?}");
+}
+
+#[test]
 fn a_package_is_added_by_its_name() {
     needs_root!();
     let product = product();
     let data = lent!(product);
     let ran = setup(&product, &data, &["--template", "mine", "--with", "requests", "--preload", "requests"]);
     // That it is there and can't be had would be our fault.
-    let unmet =
-        ran.stderr.contains("ResolutionImpossible") || ran.stderr.contains("No matching distribution");
+    let unmet = ran.stderr.contains("has no wheel of Python alone");
     if !unmet && (ran.stderr.contains("there is no pip") || ran.stderr.contains("pip could not fetch")) {
         skip!("no package index is reached: {}", ran.stderr.lines().last().unwrap_or_default());
     }

@@ -103,14 +103,38 @@ fn what_does_not_fit_is_refused_with_what_it_needs() {
     needs_root!();
     let (product, data) = (product(), prepared!());
     for (code, words) in [
-        ("import subprocess", "starts processes (`subprocess`, line 1)"),
+        ("import subprocess\nsubprocess.run(['ls'])", "starts processes (`subprocess.run`, line 2)"),
         ("import json\nimport not_there", "imports `not_there` (line 2)"),
     ] {
         let ran = run(&product, &data, &["-c", code]).exits(125);
         assert!(ran.stderr.contains(words) && ran.stderr.contains("--backend container"), "{ran:?}");
+        let outcome = run(&product, &data, &["--json", "-c", code]).exits(125).json();
+        assert_eq!((&outcome["blame"], &outcome["ran"]), (&json!("request"), &json!("no")), "{outcome}");
+        assert_eq!(outcome["error"]["code"], "program_unfit", "{outcome}");
     }
     let ran = run(&product, &data, &["--", "ls"]).exits(125);
     assert!(ran.stderr.contains("has no `ls`"), "{ran:?}");
+}
+
+#[test]
+fn an_import_that_another_template_would_spare_is_pointed_out_where_it_is_missing() {
+    needs_root!();
+    let product = product();
+    let _ = prepared!();
+    // However quick the import is here.
+    let code = "import json, pandas, time; time.sleep(0.6); print(pandas.__name__)";
+    for (lent, hints) in [(&["python"][..], 1), (&["python", "python:science"], 0)] {
+        let data = product.folder().join(format!("data-{hints}"));
+        templates::lend(&templates::folder(), lent, &data.join("wasm")).unwrap();
+        let ran = run(&product, &data, &["--json", "-c", code]).exits(0).json();
+        assert_eq!(text(&ran), "pandas\n");
+        let said: Vec<_> = ran["hints"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!(said.len(), hints, "{said:?}");
+        let fix = "import pandas: `cofferdam setup python --template python:science`";
+        assert!(said.iter().all(|hint| hint.contains(fix)), "{said:?}");
+        let quick = run(&product, &data, &["--json", "-c", "import json"]).exits(0).json();
+        assert_eq!(quick["hints"], json!([]));
+    }
 }
 
 #[test]
@@ -185,4 +209,42 @@ fn what_is_nested_deeply_is_freed_and_a_lack_of_memory_is_not_called_one_of_stac
     let outcomes = batch(&product, &data, &[json!({"code": nested}), json!({"code": endless})]);
     assert_eq!(text(&outcomes[0]), "freed\n", "{}", outcomes[0]);
     assert_eq!(outcomes[1]["end"], "out_of_memory", "{}", outcomes[1]);
+}
+
+#[test]
+fn a_database_that_was_handed_over_can_be_read_and_not_written() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    let make = "import sqlite3; db = sqlite3.connect('r.db'); db.execute('create table t (n)')
+db.execute('insert into t values (7)'); db.commit()";
+    let out = product.folder().join("made");
+    let _ = run(&product, &data, &["--out", out.to_str().unwrap(), "-c", make]).exits(0);
+    let read = "import sqlite3
+for name, uri in ('/inputs/r.db', False), ('file:/inputs/r.db?mode=ro', True), ('file:/inputs/r.db', True):
+    db = sqlite3.connect(name, uri=uri)
+    print(db.execute('select n from t').fetchone())
+    try: db.execute('insert into t values (8)')
+    except sqlite3.OperationalError as error: print(error)";
+    let file = out.join("files/r.db");
+    let file = if file.exists() { file } else { out.join("r.db") };
+    let ran = run(&product, &data, &["--in", file.to_str().unwrap(), "-c", read]).exits(0);
+    assert_eq!(ran.stdout, "(7,)\nattempt to write a readonly database\n".repeat(3), "{ran:?}");
+}
+
+#[test]
+fn what_a_line_uses_is_its_own_and_not_the_line_befores() {
+    needs_root!();
+    let (product, data) = (product(), prepared!());
+    let takes = |mebibytes: usize| json!({"code": format!("x = bytearray({mebibytes} << 20); x[::4096] = b'x' * len(x[::4096])")});
+    let small = || json!({"code": "print(1)"});
+    let jobs = [takes(100), small(), takes(200), takes(100), small(), takes(100), takes(100)];
+    let outcomes = batch(&product, &data, &jobs);
+    for (job, outcome) in jobs.iter().zip(&outcomes) {
+        let peak = outcome["usage"]["memory_peak"].as_u64();
+        let asked =
+            job["code"].as_str().unwrap().split(['(', ' ']).nth(3).and_then(|n| n.parse::<u64>().ok());
+        let asked = asked.unwrap_or(0) << 20;
+        // Where the kernel counts it; but for the pages that a worker keeps in place from one to the next.
+        assert!(peak.is_none_or(|peak| peak + (8 << 20) >= asked), "{job}: {outcome}");
+    }
 }

@@ -64,19 +64,29 @@ fn what_is_no_module_or_asks_for_what_nobody_grants_is_refused_and_the_next_runs
     let large = r#"(module (memory (export "memory") 60000) (func (export "_start")))"#;
     let foreign = r#"(component (import "host:secret/key@1.0.0" (instance (export "get" (func)))))"#;
     let startless = r#"(module (memory (export "memory") 1))"#;
+    let threads = r#"(module (memory (export "memory") 1 2 shared) (func (export "_start")))"#;
+    let spawns = r#"(module (import "wasi" "thread-spawn" (func)) (func (export "_start")))"#;
     let wat = |text: &str| wat::parse_str(text).unwrap();
-    for (what, wasm, words) in [
-        ("imports", wat(secret), "secret"),
-        ("a component's imports", wat(foreign), "host:secret/key"),
-        ("memory", wat(large), "bytes of memory"),
-        ("no start", wat(startless), "_start"),
-        ("cut short", whole[..whole.len() - 5].to_vec(), ""),
-        ("no wasm", b"\0asm\x09\0\0\0".to_vec(), "no WebAssembly"),
-        ("empty", b"\0asm".to_vec(), "no WebAssembly"),
+    for (what, wasm, words, fix) in [
+        ("imports", wat(secret), "secret", "wasi_snapshot_preview1"),
+        ("a component's imports", wat(foreign), "host:secret/key", "WASI 0.2"),
+        ("memory", wat(large), "bytes of memory", "--memory"),
+        ("no start", wat(startless), "_start", "library"),
+        ("cut short", whole[..whole.len() - 5].to_vec(), "unexpected end", "cut short"),
+        ("threads", wat(threads), "threads", "without threads"),
+        ("starts threads", wat(spawns), "thread-spawn", "without threads"),
+        ("no wasm", b"\0asm\x09\0\0\0".to_vec(), "no WebAssembly", "a module"),
+        ("empty", b"\0asm".to_vec(), "no WebAssembly", "a module"),
     ] {
         let got = outcome(&product, &wasm, &[]);
         assert_eq!((&got["ran"], &got["exit_code"]), (&json!("no"), &json!(126)), "{what}: {got}");
+        assert_eq!(
+            (&got["blame"], &got["error"]["code"]),
+            (&json!("request"), &json!("not_executable")),
+            "{what}: {got}"
+        );
         assert!(got["error"]["message"].as_str().unwrap().contains(words), "{what}: {got}");
+        assert!(got["error"]["fix"].as_str().unwrap().contains(fix), "{what}: {got}");
         let got = batch(&product, &[job(&wasm), job(&whole)]);
         assert_eq!(got[0]["exit_code"], 126, "{what}: {}", got[0]);
         assert_eq!(got[1]["stdout"]["text"], "ok\n", "{what}: {}", got[1]);

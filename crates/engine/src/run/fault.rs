@@ -10,7 +10,7 @@ use cofferdam_core::outlet::OutletError;
 use cofferdam_core::policy::Profile;
 
 use crate::chain;
-use crate::select::NoBackend;
+use crate::select::{NoBackend, Obstacle, Refusal};
 use crate::state::StateError;
 
 fn fault(code: FaultCode, message: impl Into<String>, fix: impl Into<String>) -> Fault {
@@ -82,6 +82,7 @@ pub(super) fn of_backend(error: &BackendError) -> Fault {
         BackendError::Host { .. } => {
             fault(FaultCode::HostError, chain(error), "see `cofferdam doctor` for what this host lacks")
         }
+        BackendError::Unfit { fix, .. } => fault(FaultCode::NotExecutable, chain(error), fix),
         BackendError::Silent { .. } => fault(
             FaultCode::BackendLost,
             chain(error),
@@ -151,27 +152,105 @@ fn of_exec(program: &str, source: &io::Error) -> Fault {
 /// The refusal that names every backend that was considered, what it lacks and the way out.
 #[must_use]
 pub fn no_backend(none: &NoBackend, profile: Profile) -> Fault {
-    let lines = none.refusals.iter().map(|refusal| format!("\n  {}: {}", refusal.name, refusal.why));
-    let message = format!("no backend runs this under profile `{profile}`:{}", lines.collect::<String>());
-    let mut fixes = by_fix(none);
-    if profile == Profile::Untrusted {
-        // The last resort: what keeps the boundary comes first.
-        fixes.push(
-            "--profile internal allows a container, if nobody outside controls the program or what it reads"
-                .into(),
-        );
+    let (later, here): (Vec<_>, Vec<_>) =
+        none.refusals.iter().partition(|refusal| refusal.fault == Obstacle::Later);
+    let mut message = format!("no backend runs this under profile `{profile}`:");
+    for Refusal { name, why, .. } in &here {
+        message += &format!("\n  {name}: {why}");
     }
-    fault(FaultCode::BackendRefused, message, fixes.join("\n  "))
+    if !later.is_empty() {
+        let names: Vec<_> = later.iter().map(|refusal| refusal.name.name()).collect();
+        message += &format!("\n  not in this version: {}", names.join(", "));
+    }
+    // Where others can be done something about, nobody has to read that there is nothing to be done about these.
+    let mut fixes = by_fix(if here.is_empty() { &later } else { &here });
+    // The last resort: what keeps the boundary comes first. A container lacks what WebAssembly in one can't enforce.
+    let helps = here.iter().all(|refusal| refusal.gaps.is_empty() && !refusal.fix.contains(INTERNAL));
+    if profile == Profile::Untrusted && helps {
+        let words = "allows a container, if nobody outside controls the program or what it reads";
+        fixes.push(format!("{INTERNAL} {words}"));
+    }
+    // Whoever sends another program, or says what else may run it, gets on.
+    let unfit = !here.is_empty() && here.iter().all(|refusal| refusal.fault == Obstacle::Program);
+    let code = if unfit { FaultCode::ProgramUnfit } else { FaultCode::BackendRefused };
+    fault(code, message, fixes.join("\n  "))
 }
 
-/// What to do about each backend, those with the same advice together.
-fn by_fix(none: &NoBackend) -> Vec<String> {
+/// What lets a container be chosen.
+const INTERNAL: &str = "--profile internal";
+
+/// What to do about each backend, those with the same advice together. Where there is one advice, whose it is goes
+/// without saying.
+fn by_fix(refusals: &[&Refusal]) -> Vec<String> {
     let mut groups: Vec<(&str, Vec<&str>)> = vec![];
-    for refusal in &none.refusals {
+    for refusal in refusals {
         match groups.iter_mut().find(|(fix, _)| *fix == refusal.fix) {
             Some((_, names)) => names.push(refusal.name.name()),
             None => groups.push((&refusal.fix, vec![refusal.name.name()])),
         }
     }
-    groups.into_iter().map(|(fix, names)| format!("{}: {fix}", names.join(", "))).collect()
+    match groups.as_slice() {
+        [(fix, _)] => vec![(*fix).to_owned()],
+        _ => groups.iter().map(|(fix, names)| format!("{}: {fix}", names.join(", "))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_core::capability::Gap;
+    use cofferdam_core::policy::BackendName;
+
+    use super::*;
+
+    fn refusal(name: BackendName, fix: &str, fault: Obstacle) -> Refusal {
+        Refusal { name, why: "it can't".to_owned(), gaps: vec![], fix: fix.to_owned(), fault }
+    }
+
+    fn later() -> Vec<Refusal> {
+        [BackendName::Microvm, BackendName::Kata].map(|name| refusal(name, "wait", Obstacle::Later)).into()
+    }
+
+    fn words(refusals: Vec<Refusal>, profile: Profile) -> (String, String) {
+        let fault = no_backend(&NoBackend { refusals }, profile);
+        (fault.message, fault.fix.unwrap())
+    }
+
+    #[test]
+    fn backends_of_a_later_version_share_a_short_line_and_their_advice_is_not_in_the_way() {
+        let wasm = refusal(BackendName::Wasm, "set it up", Obstacle::Here);
+        let all = [vec![wasm], later()].concat();
+        let (message, fix) = words(all, Profile::Untrusted);
+        assert!(message.ends_with(":\n  wasm: it can't\n  not in this version: microvm, kata"), "{message}");
+        assert!(fix.starts_with("set it up\n  --profile internal allows a container"), "{fix}");
+        let (message, fix) = words(later(), Profile::Managed);
+        assert!(message.ends_with(":\n  not in this version: microvm, kata"), "{message}");
+        assert_eq!(fix, "wait");
+    }
+
+    #[test]
+    fn a_container_is_named_once_and_only_where_it_can_help() {
+        let wasm = |fix: &str, gaps| {
+            let refusal = Refusal { gaps, ..refusal(BackendName::Wasm, fix, Obstacle::Here) };
+            words(vec![refusal], Profile::Untrusted)
+        };
+        let said = "a container runs it: --profile internal";
+        assert_eq!(wasm(said, vec![]).1, said);
+        let gap = Gap { capability: Capability::Egress, why: String::new(), fix: String::new() };
+        assert_eq!(wasm("remove the rules", vec![gap]).1, "remove the rules");
+    }
+
+    #[test]
+    fn a_program_that_fits_nothing_is_no_fault_of_the_host() {
+        let code = |fault| {
+            let refusals = [vec![refusal(BackendName::Wasm, "fix", fault)], later()].concat();
+            no_backend(&NoBackend { refusals }, Profile::Untrusted).code
+        };
+        assert_eq!(code(Obstacle::Program), FaultCode::ProgramUnfit);
+        assert_eq!(code(Obstacle::Program).blame().name(), "request");
+        assert_eq!(code(Obstacle::Here), FaultCode::BackendRefused);
+        assert_eq!(
+            no_backend(&NoBackend { refusals: later() }, Profile::Managed).code,
+            FaultCode::BackendRefused
+        );
+    }
 }

@@ -25,6 +25,7 @@ pub(super) async fn until_the_end(
     session: &mut dyn Session,
     way_out: &WayOut,
     limits: &Limits,
+    deadline: Instant,
     streams: &dyn Streams,
     wanted_again: bool,
 ) -> Ended {
@@ -36,7 +37,7 @@ pub(super) async fn until_the_end(
     let mut fed = false;
     let mut pumped = false;
     let mut cause = {
-        let mut ending = pin!(first_end(running, limits, streams));
+        let mut ending = pin!(first_end(running, limits, deadline, streams));
         loop {
             tokio::select! {
                 cause = &mut ending => break cause,
@@ -81,6 +82,13 @@ pub(super) async fn until_the_end(
     Ended { cause, started: true, ran_for, first_output: pump.first(), halting, settled }
 }
 
+/// When a run has to be over whose program is about to be started: one clock for the wait for its start and for itself.
+pub(super) fn deadline(limits: &Limits) -> Instant {
+    // As far ahead as makes no difference, where a limit is further than a clock goes.
+    const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    Instant::now() + limits.timeout.min(FOR_EVER)
+}
+
 /// How long the last output of a program that has exited may take to arrive, if its sandbox is to be
 /// settled rather than halted: it is in the pipes already.
 const SETTLING: Duration = Duration::from_millis(50);
@@ -119,10 +127,14 @@ async fn sleep(time: Duration) {
 }
 
 /// Waits for the first thing that ends a program, other than its output.
-async fn first_end(running: &dyn Running, limits: &Limits, streams: &dyn Streams) -> Cause {
+async fn first_end(
+    running: &dyn Running,
+    limits: &Limits,
+    deadline: Instant,
+    streams: &dyn Streams,
+) -> Cause {
     let mut passed_on = vec![];
-    let deadline = tokio::time::sleep(limits.timeout);
-    let mut deadline = pin!(deadline);
+    let mut deadline = pin!(tokio::time::sleep_until(deadline.into()));
     loop {
         tokio::select! {
             ending = running.wait() => return of_wait(ending, passed_on),
@@ -142,9 +154,9 @@ async fn first_end(running: &dyn Running, limits: &Limits, streams: &dyn Streams
 }
 
 /// Waits for whatever ends the wait for a program to start, other than its start.
-pub(super) async fn end_of_the_wait(limits: &Limits, streams: &dyn Streams) -> Cause {
+pub(super) async fn end_of_the_wait(deadline: Instant, streams: &dyn Streams) -> Cause {
     tokio::select! {
-        () = sleep(limits.timeout) => Cause::Deadline,
+        () = tokio::time::sleep_until(deadline.into()) => Cause::Deadline,
         _ = streams.interrupt() => Cause::User, // there is nobody to pass it on to
     }
 }

@@ -5,6 +5,7 @@
 //! last step before the program starts. From then on it holds for all that descends from it.
 //!
 //! - `table`: the policy, one line for each system call, with its reason.
+//! - `proxy`: that of a process of ours.
 //! - `arguments`: the rules that depend on an argument.
 //! - `rule`: the words both are written in.
 //! - `compile`: from a table to a program.
@@ -32,6 +33,7 @@ mod arguments;
 mod compile;
 mod listing;
 mod numbers;
+mod proxy;
 mod rule;
 mod table;
 #[cfg(test)]
@@ -59,6 +61,13 @@ pub fn container() -> Filter {
         return Filter { program: vec![allow], table: &[] };
     }
     Filter { program: compile::compile(table::CONTAINER), table: table::CONTAINER }
+}
+
+/// The filter of the proxy, which parses what strangers send and holds connections to others: TCP, UDP, memory
+/// and time, and nothing that opens a file, starts a process or makes memory executable.
+#[must_use]
+pub fn proxy() -> Filter {
+    Filter { program: compile::compile(proxy::PROXY), table: proxy::PROXY }
 }
 
 /// Asks whether filters are to be had, without installing one: the kernel may have none, and a filter that

@@ -60,6 +60,7 @@ macro_rules! calls {
         }),*]
     };
 }
+pub(super) use calls;
 
 /// Reading and writing files that are already open.
 const FILE_CONTENTS: &[Line] = calls! {

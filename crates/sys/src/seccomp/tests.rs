@@ -10,7 +10,7 @@ use super::compile::{AND, ARCHITECTURE, AT_LEAST, EQUAL, JUMP, LOAD, RETURN, X32
 use super::numbers::*;
 use super::rule::{Line, NUMBERS, Question, Rule, UNLISTED, Word, repeats};
 use super::table::CONTAINER;
-use super::{Filter, container};
+use super::{Filter, container, proxy};
 
 const ALLOW: u32 = SECCOMP_RET_ALLOW;
 const KILL: u32 = SECCOMP_RET_KILL_PROCESS;
@@ -42,6 +42,52 @@ fn a_number_without_a_line_is_an_unknown_call() {
     for number in [337, 400, 423, 472, 511, 512, 600, X32 - 1, X32_END, u32::MAX] {
         assert_eq!(answer(number.into(), []), deny(ENOSYS), "{number:#x}");
     }
+}
+
+#[test]
+fn the_proxy_dials_and_neither_opens_starts_nor_writes_code() {
+    let answer = |number, first: [u64; 3]| run(proxy().instructions(), &Call::new(number, first));
+    let executable = (PROT_READ | PROT_EXEC) as u64;
+    for (family, kind) in
+        [(AF_INET, SOCK_STREAM), (AF_INET6, SOCK_DGRAM), (AF_INET, SOCK_STREAM | SOCK_CLOEXEC)]
+    {
+        assert_eq!(answer(SYS_socket, [family as u64, kind as u64, 0]), ALLOW);
+    }
+    for (family, kind, errno) in [
+        (AF_UNIX, SOCK_STREAM, EAFNOSUPPORT),
+        (AF_NETLINK, SOCK_RAW, EAFNOSUPPORT),
+        (AF_INET, SOCK_RAW, EPERM),
+    ] {
+        assert_eq!(answer(SYS_socket, [family as u64, kind as u64, 0]), deny(errno));
+    }
+    for number in [SYS_mmap, SYS_mprotect] {
+        assert_eq!(answer(number, [0, 4096, PROT_READ as u64]), ALLOW);
+        assert_eq!(answer(number, [0, 4096, executable]), deny(EPERM));
+    }
+    for number in [
+        SYS_openat,
+        SYS_openat2,
+        SYS_execve,
+        SYS_execveat,
+        SYS_clone,
+        SYS_clone3,
+        SYS_ptrace,
+        SYS_kill,
+        SYS_prctl,
+        SYS_setresuid,
+        SYS_unshare,
+        SYS_setns,
+        SYS_listen,
+        SYS_io_uring_setup,
+        SYS_bpf,
+        SYS_memfd_create,
+    ] {
+        assert_eq!(answer(number, [0; 3]), deny(ENOSYS), "{number}");
+    }
+    let program = [SO_ATTACH_FILTER, SO_ATTACH_BPF]
+        .map(|name| answer(SYS_setsockopt, [0, SOL_SOCKET as u64, name as u64]));
+    assert_eq!(program, [deny(EPERM); 2]);
+    assert_eq!(answer(SYS_setsockopt, [0, IPPROTO_TCP as u64, TCP_NODELAY as u64]), ALLOW);
 }
 
 #[test]

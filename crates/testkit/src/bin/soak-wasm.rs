@@ -40,7 +40,8 @@ const BOUND: Duration = Duration::from_secs(20);
 const DRAW: &str = "
 import os, random, secrets, sqlite3, uuid
 print(hash('abc'), random.random(), random.getrandbits(64), random.Random().random(), secrets.token_hex(8),
-      uuid.uuid4(), uuid.uuid1(), os.urandom(8).hex(), *sqlite3.connect(':memory:').execute('select random()').fetchone())
+      uuid.uuid4(), uuid.uuid1(), os.urandom(8).hex(), *sqlite3.connect(':memory:').execute('select random()').fetchone(),
+      *sqlite3.Connection(':memory:').execute('select random()').fetchone())
 open('left', 'w').write('left'); open('/tmp/left', 'w').write('left')
 ";
 

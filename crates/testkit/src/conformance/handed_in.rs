@@ -102,7 +102,7 @@ pub(super) fn what_it_says_that_it_runs_runs_and_nothing_else(subject: &Subject)
         let ran = trial.run(what)?;
         match fit {
             Fit::Yes { .. } => ran.says("ran\n")?,
-            Fit::No { why, .. } | Fit::Unlikely { why, .. } => {
+            Fit::No { why, .. } | Fit::NotYet { why, .. } | Fit::Unlikely { why, .. } => {
                 ran.ends(End::Refused)?;
                 let message = ran.outcome.error.as_ref().map(|fault| fault.message.as_str());
                 must!(

@@ -264,9 +264,11 @@ impl<'a> Trial<'a> {
             return Ok(None);
         }
         let Some(fault) = &outcome.error else { return Err(Broken("refused without a word".into())) };
-        must!(fault.code == FaultCode::BackendRefused, "it was refused for another reason: {fault:?}");
+        must!(fault.code == FaultCode::ProgramUnfit, "it was refused for another reason: {fault:?}");
         must!(fault.message.contains(named), "what it lacks isn't named: {}", fault.message);
-        let (why, fix) = (fault.message.clone(), fault.fix.clone().unwrap_or_default());
+        // On one line, as a reason to skip is.
+        let why = fault.message.split_whitespace().collect::<Vec<_>>().join(" ");
+        let fix = fault.fix.clone().unwrap_or_default();
         Ok(Some(Verdict::Refused(Gap { capability: Capability::Files, why, fix })))
     }
 

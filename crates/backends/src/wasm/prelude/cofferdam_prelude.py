@@ -38,6 +38,7 @@ import tokenize
 import traceback
 import types
 import warnings
+import urllib.parse as _parse
 import weakref
 import _sitebuiltins
 import _socket
@@ -47,8 +48,16 @@ import _thread
 _WORKSPACE = "/workspace"
 _TEMPORARY = "/tmp"
 
-# Who has what Wasm lacks, for the end of a message.
-_ELSEWHERE = "use --backend container or --backend microvm"
+# Who has what Wasm lacks, for the end of a message: a container, which profile `untrusted` never gets.
+_CONTAINER = "--backend container --profile internal"
+_ELSEWHERE = f"a container has: {_CONTAINER}, if nobody outside controls the program or what it reads"
+# What is outside is reached by a container alone, as far as a rule names it.
+_NO_WAY_OUT = (
+    "hand over what the program needs with --in or through standard input; a container reaches the hosts that "
+    f"--allow names: {_CONTAINER} --allow HOST"
+)
+_LOOPBACK = f"{_NO_WAY_OUT}; a container has a loopback of its own: {_CONTAINER}"
+
 
 # ---------------------------------------------------------------------------------------------
 # Randomness
@@ -111,22 +120,61 @@ def _forget_the_template():
         process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
 
 
-def _with_own_random(connect):
-    """`sqlite3.connect` of databases whose `random()` is the host's.
+class _Connection(sqlite3.Connection):
+    """SQLite database connection object."""
 
-    SQLite seeds its own from the time in seconds and the number of the process, which is always the same
-    here, so two runs of one second would draw the same.
-    """
+    # A database whose `random()` is the host's. SQLite seeds its own from the time in seconds and the number of
+    # the process, which is always the same here, so two runs of one second would draw the same.
 
-    def connect_with_random(*args, **kwargs):
-        database = connect(*args, **kwargs)
-        database.create_function("random", 0, _random_integer)
-        database.create_function("randomblob", 1, _random_blob)
-        return database
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # Whatever a program's own class has made of the method.
+        _plain_connection.create_function(self, "random", 0, _random_integer)
+        _plain_connection.create_function(self, "randomblob", 1, _random_blob)
 
-    connect_with_random.__name__ = connect_with_random.__qualname__ = "connect"
-    connect_with_random.__doc__ = connect.__doc__
-    return connect_with_random
+
+def _connect(database, *args, **kwargs):
+    """`sqlite3.connect`, which makes those."""
+    if len(args) < 5:
+        kwargs.setdefault("factory", _Connection)  # the sixth of all, where it has no name
+    if len(args) < 7:
+        database, kwargs["uri"] = _without_lock(database, kwargs.get("uri", False))
+    return _plain_connect(database, *args, **kwargs)
+
+
+def _without_lock(database, is_uri):
+    """A database as SQLite can open it: it locks a file by making another beside it, even to read it."""
+    try:
+        name = os.fsdecode(database)
+    except TypeError:
+        return database, is_uri  # SQLite's module says what is wrong with it
+    path = name.removeprefix("file:").partition("?")[0] if is_uri else name
+    if not _is_read_only(_parse.unquote(path) if is_uri else path):
+        return database, is_uri
+    if not is_uri:
+        return f"file:{_parse.quote(os.path.abspath(path))}?mode=ro&nolock=1", True
+    return f"{name}{'&' if '?' in name else '?'}nolock=1", True
+
+
+def _is_read_only(path):
+    """Whether a file is there and can't be written, as all of those that were handed over."""
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except (FileNotFoundError, IsADirectoryError, ValueError):
+        return False
+    except OSError:
+        return os.path.isfile(path)
+    return False
+
+
+def _install_random():
+    """Puts them in the places of those that SQLite's module has."""
+    _Connection.__name__ = _Connection.__qualname__ = "Connection"
+    _Connection.__module__ = "sqlite3"
+    _connect.__name__ = _connect.__qualname__ = "connect"
+    _connect.__doc__ = _plain_connect.__doc__
+    for module in (sqlite3, sqlite3.dbapi2, sys.modules["_sqlite3"]):
+        module.Connection, module.connect = _Connection, _connect
 
 
 def _random_integer():
@@ -162,9 +210,9 @@ class _Waiting:
         return {}
 
 
-def _refused(what):
+def _refused(what, who=_ELSEWHERE):
     """The error for what needs a system that isn't there, of the type the system would give."""
-    return OSError(errno.ENOTSUP, f"Not supported: the Wasm backend has no {what} ({_ELSEWHERE})")
+    return OSError(errno.ENOTSUP, f"Not supported: the Wasm backend has no {what} ({who})")
 
 
 class _CofferdamEventLoop(asyncio.BaseEventLoop):
@@ -190,13 +238,13 @@ class _CofferdamEventLoop(asyncio.BaseEventLoop):
         return super().run_in_executor(executor, func, *args)
 
     async def create_connection(self, *args, **kwargs):
-        raise _refused("network")
+        raise _refused("network", _LOOPBACK)
 
     async def create_datagram_endpoint(self, *args, **kwargs):
-        raise _refused("network")
+        raise _refused("network", _LOOPBACK)
 
     async def create_server(self, *args, **kwargs):
-        raise _refused("network")
+        raise _refused("network", _LOOPBACK)
 
     async def create_unix_connection(self, *args, **kwargs):
         raise _refused("sockets")
@@ -254,32 +302,36 @@ _OS_LACKS = {
 }
 _OS_WHY = {name: what for what, names in _OS_LACKS.items() for name in names}
 
-# Modules of the standard library that this build lacks, with what they need.
+# Modules of the standard library that this build lacks, with what they need and who has that.
+_A_TERMINAL = ("a terminal", f"a container has one with -t: {_CONTAINER} -t")
+_A_SCREEN = ("a screen", "no sandbox has one: draw into a file, with matplotlib or PIL")
+_DATABASES = ("a library of databases", "sqlite3 and dbm.dumb are there")
+_THE_HOSTS = f"a container has it if the host's Python does: {_CONTAINER}"
 _MODULE_NEEDS = {
-    "_ssl": "TLS",
-    "ssl": "TLS",
-    "_posixsubprocess": "processes",
-    "_multiprocessing": "processes",
-    "_posixshmem": "shared memory between processes",
-    "fcntl": "file locks",
-    "grp": "users",
-    "pwd": "users",
-    "resource": "resource limits",
-    "syslog": "a system log",
-    "termios": "a terminal",
-    "pty": "a terminal",
-    "tty": "a terminal",
-    "_curses": "a terminal",
-    "curses": "a terminal",
-    "readline": "a terminal",
-    "_tkinter": "a screen",
-    "tkinter": "a screen",
-    "turtle": "a screen",
-    "_dbm": "a library of databases (sqlite3 is there)",
-    "_gdbm": "a library of databases (sqlite3 is there)",
-    "_interpreters": "interpreters beside the first",
-    "_remote_debugging": "other processes to look into",
-    "_zstd": "the Zstandard library",
+    "_ssl": ("TLS", _ELSEWHERE),
+    "ssl": ("TLS", _ELSEWHERE),
+    "_posixsubprocess": ("processes", _ELSEWHERE),
+    "_multiprocessing": ("processes", _ELSEWHERE),
+    "_posixshmem": ("shared memory between processes", _ELSEWHERE),
+    "fcntl": ("file locks", _ELSEWHERE),
+    "grp": ("users", _ELSEWHERE),
+    "pwd": ("users", _ELSEWHERE),
+    "resource": ("resource limits", _ELSEWHERE),
+    "syslog": ("a system log", "no sandbox has one: write to standard error"),
+    "termios": _A_TERMINAL,
+    "pty": _A_TERMINAL,
+    "tty": _A_TERMINAL,
+    "_curses": _A_TERMINAL,
+    "curses": _A_TERMINAL,
+    "readline": _A_TERMINAL,
+    "_tkinter": _A_SCREEN,
+    "tkinter": _A_SCREEN,
+    "turtle": _A_SCREEN,
+    "_dbm": _DATABASES,
+    "_gdbm": _DATABASES,
+    "_interpreters": ("interpreters beside the first", _THE_HOSTS),
+    "_remote_debugging": ("other processes to look into", _THE_HOSTS),
+    "_zstd": ("the Zstandard library", _THE_HOSTS),
 }
 
 
@@ -295,12 +347,12 @@ def _start_no_thread(*args, **kwargs):
 
 
 def _look_up_no_host(*args, **kwargs):
-    reason = f"Temporary failure in name resolution: the Wasm backend has no network ({_ELSEWHERE})"
+    reason = f"Temporary failure in name resolution: the Wasm backend has no network ({_NO_WAY_OUT})"
     raise socket.gaierror(-3, reason)
 
 
 def _open_no_socket(self, *args, **kwargs):
-    raise _refused("network")
+    raise _refused("network", _LOOPBACK)
 
 
 def _start_no_process(self, *args, **kwargs):
@@ -328,17 +380,18 @@ def _note(error):
     """What to do about an error that ends the program, where its own words can't say it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
-        if needs := _MODULE_NEEDS.get(top):
-            name = top.lstrip("_")
-            return f"cofferdam: {name} needs {needs}, which the Wasm backend doesn't have: {_ELSEWHERE}"
+        if top in _MODULE_NEEDS:
+            name, (needs, who) = top.lstrip("_"), _MODULE_NEEDS[top]
+            return f"cofferdam: {name} needs {needs}, which the Wasm backend doesn't have: {who}"
         if top not in sys.stdlib_module_names and not error.name.startswith("_"):
             return (
-                f"cofferdam: {top} isn't in this template of Python: `cofferdam setup python --with {top}` "
-                f"adds packages written in Python alone; for others {_ELSEWHERE}"
+                f"cofferdam: {top} isn't in this template of Python: `cofferdam setup python --template NAME "
+                f"--with {top}` adds packages written in Python alone; a container has those of the host, or of "
+                f"a virtual environment: {_CONTAINER} --venv DIR"
             )
     text = str(error)
     if "unknown url type: https" in text or "HTTPSConnection" in text:
-        return f"cofferdam: https needs a network and TLS, which the Wasm backend doesn't have: {_ELSEWHERE}"
+        return f"cofferdam: https needs a network and TLS, which the Wasm backend doesn't have: {_NO_WAY_OUT}"
     return None
 
 
@@ -510,8 +563,8 @@ def _report(error):
     sys.last_type = type(error)
     sys.last_traceback = trace
     hook = getattr(sys, "excepthook", None)
-    if sys.stderr is None:
-        return
+    if getattr(sys, "stderr", ...) is None:
+        return  # where there is none at all, the interpreter has words for that
     try:
         if hook is None:
             print("sys.excepthook is missing", file=sys.stderr)
@@ -628,30 +681,35 @@ def _status(code):
         return 0
     if isinstance(code, int):
         return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
-    if sys.stderr is not None:
-        try:
-            print(code, file=sys.stderr)
-        except Exception:
-            pass  # the interpreter says nothing either: there is nowhere left to say it
+    try:
+        if (out := getattr(sys, "stderr", None)) is not None:
+            print(code, file=out)
+        else:
+            os.write(2, f"{code}\n".encode("utf-8", "backslashreplace"))  # the program gave up the stream alone
+    except Exception:
+        pass  # the interpreter says nothing either: there is nowhere left to say it
     return 1
 
 
 def _flush():
     """Flushes the standard streams; false if standard output couldn't take what it was given."""
     sound = True
-    out = sys.stdout
+    out, err = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
     try:
-        if out is not None and not out.closed:
+        if out is not None and not getattr(out, "closed", False):
             out.flush()
     except BaseException as error:
         sound = False
         what = ("Exception ignored while flushing sys.stdout", None)
         error.__traceback__ = None
         sys.unraisablehook(_Unraisable((type(error), error, None, *what)))
-        sys.stdout = None  # what it couldn't take is lost once, not with every try
+        # What it couldn't take is lost once, not with every try.
+        sys.stdout = None
+        if getattr(sys, "__stdout__", None) is out:
+            sys.__stdout__ = None
     try:
-        if sys.stderr is not None and not sys.stderr.closed:
-            sys.stderr.flush()
+        if err is not None and not getattr(err, "closed", False):
+            err.flush()
     except BaseException:
         sound = False
     return sound
@@ -704,6 +762,11 @@ def _let_go():
         if hasattr(sys, name):
             delattr(sys, name)
     sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
+    for name in ("stdin", "stdout", "stderr"):
+        # Whatever the program has put there, or taken away.
+        own = getattr(sys, f"__{name}__", None)
+        if getattr(sys, name, ...) is not own:
+            setattr(sys, name, own)
     new = list(itertools.takewhile(_is_new, reversed(sys.modules)))
     names = ["__main__", *filter(_is_the_programs, new)]
     held = [weakref.ref(sys.modules.pop(name)) for name in names]
@@ -895,7 +958,9 @@ def _warm_up():
     for number in range(_WARM_ROUNDS):
         _begin(["-c"], bytes(32), dict(os.environ), _WORKSPACE)
         _open_streams()
-        sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True) for _ in "oe")
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True) for _ in "oe")
+        sys.stdout = sys.__stdout__ = out
+        sys.stderr = sys.__stderr__ = err
         file, place, first = _place(("-c", "/workspace/warm.py")[number % 2])
         sys.path.insert(0, first)
         if place is not None:
@@ -1045,7 +1110,8 @@ _install_event_loop()
 _install_words()
 # A progress bar's watcher is a thread, which it does without after saying so to everybody.
 warnings.filterwarnings("ignore", message="tqdm:disabling monitor support")
-sqlite3.connect = sqlite3.dbapi2.connect = _with_own_random(sqlite3.connect)
+_plain_connection, _plain_connect = sqlite3.Connection, sqlite3.connect
+_install_random()
 if not hasattr(hashlib, "pbkdf2_hmac"):
     hashlib.pbkdf2_hmac = _pbkdf2_hmac
 traceback.walk_stack = _walk_stack

@@ -81,7 +81,8 @@ def attempt(name):
     try:
         importlib.import_module(name)
     except BaseException as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        # The prelude's advice in brackets is for whoever runs a program.
+        return f"{type(error).__name__}: {error}".splitlines()[0].partition(" (a container has")[0]
     return None
 
 

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 
+use super::digest::{hex, sha256};
 use super::snapshot;
 use super::wheel::WHEEL_SHA256;
 use crate::wasm::engine;
@@ -56,15 +57,6 @@ pub(super) fn of_engine(engine: &Engine) -> String {
     short(&hex(&digest.finalize()))
 }
 
-/// The SHA-256 of bytes, in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
 fn short(hex: &str) -> String {
     hex[..DIGITS].to_owned()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

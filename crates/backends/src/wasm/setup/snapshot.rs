@@ -42,6 +42,9 @@ const SAID_BYTES: usize = 1 << 20;
 /// Prints everything that can be imported, a line each.
 const MODULES: &str = "print('\\n'.join(_cofferdam_importable()))";
 
+/// Prints everything that is imported, a line each.
+const LOADED: &str = "print('\\n'.join(sorted(sys.modules)))";
+
 /// The largest piece of free memory that is looked for, in bytes; larger ones are used like the end.
 const LARGEST_HOLE_BYTES: usize = 64 << 10;
 
@@ -54,6 +57,8 @@ pub(super) struct Snapshot {
     pub(super) image: Image,
     /// The modules that can be imported.
     pub(super) modules: Vec<String>,
+    /// Those that are: what a list says, and what each of these imports itself.
+    pub(super) loaded: Vec<String>,
 }
 
 /// A Python that can be started.
@@ -116,6 +121,7 @@ fn take_here(
     }
     progress(Step::Snapshot);
     let modules = guest.turn(MODULES, "list its modules")?;
+    let loaded = guest.turn(LOADED, "list what it has imported")?;
     // The last: everything that is alive then stays shared between clones.
     let failed = guest.turn("print(_cofferdam_prepare([]), end='')", "settle")?;
     if failed != "[]" {
@@ -127,8 +133,8 @@ fn take_here(
         guest.turn("_cofferdam_hold()", "settle")?;
         guest.fill_holes()?;
     }
-    let modules = modules.lines().map(str::to_owned).collect();
-    Ok(Snapshot { image: guest.image()?, modules })
+    let [modules, loaded] = [modules, loaded].map(|names| names.lines().map(str::to_owned).collect());
+    Ok(Snapshot { image: guest.image()?, modules, loaded })
 }
 
 /// A Python that has started.

@@ -8,7 +8,7 @@ pub(super) struct Limits {
     /// Most linear memory, all of the program's memories together.
     memory_bytes: usize,
     used_bytes: usize,
-    /// Whether the last thing that it asked for was refused.
+    /// Whether the last thing that it asked for was more than its limit, not than its own maximum.
     refused: bool,
 }
 
@@ -35,12 +35,12 @@ impl ResourceLimiter for Limits {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         let used_bytes = self.used_bytes.saturating_sub(current).saturating_add(desired);
-        let most = maximum.unwrap_or(usize::MAX);
-        self.refused = used_bytes > self.memory_bytes || desired > most;
-        if !self.refused {
+        self.refused = used_bytes > self.memory_bytes;
+        let granted = !self.refused && desired <= maximum.unwrap_or(usize::MAX);
+        if granted {
             self.used_bytes = used_bytes;
         }
-        Ok(!self.refused)
+        Ok(granted)
     }
 
     fn table_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
@@ -60,6 +60,14 @@ mod tests {
         assert!(!limits.memory_growing(60, 61, None).unwrap());
         assert!(limits.refused());
         assert!(limits.memory_growing(40, 40, None).unwrap());
+        assert!(!limits.refused());
+        assert!(!limits.memory_growing(40, 41, Some(40)).unwrap_or(true));
+    }
+
+    #[test]
+    fn a_modules_own_maximum_is_no_limit_of_ours() {
+        let mut limits = Limits::new(100);
+        assert!(!limits.memory_growing(0, 60, Some(50)).unwrap());
         assert!(!limits.refused());
     }
 }

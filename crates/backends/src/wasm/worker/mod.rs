@@ -142,6 +142,7 @@ impl Worker {
         streams.iter().for_each(Stream::close);
         self.control.write_all(&answer.encode())?;
         // Nobody waits for this, or for the instance to be wiped.
+        let _ = process::give_back_stack(); // it is counted with what the next one may have
         if let Some(memory) = ended.as_mut().ok().and_then(Ended::memory) {
             self.resident.look(memory);
         }

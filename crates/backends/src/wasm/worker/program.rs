@@ -17,7 +17,7 @@ use super::streams::Stream;
 use crate::wasm::engine::words;
 use crate::wasm::prepared;
 use crate::wasm::whole::Whole;
-use crate::wasm::wire::{Kind, PYTHON_PREOPENS, Preopen, Script, Trap};
+use crate::wasm::wire::{Kind, PYTHON_PREOPENS, Preopen, Script, Trap, UNREADABLE};
 
 /// A program that is open, and what each run of it may have.
 pub(super) struct Program {
@@ -171,7 +171,10 @@ impl Program {
                 started();
                 let result = ready.go(&mut store);
                 let limits = &store.data().limits;
-                let end = python::judge(ended(result, limits), limits);
+                let end = match ended(result, limits) {
+                    End::Exited(code) => python::status(code, limits).map_or_else(End::Trapped, End::Exited),
+                    trapped @ End::Trapped(_) => trapped,
+                };
                 Ok(Ended { end, left: Left::Core(store, Some(instance.image)) })
             }
         }
@@ -220,11 +223,11 @@ fn path_of(path: &CStr) -> &Path {
 }
 
 fn unstarted(error: impl Into<wasmtime::Error>) -> Refusal {
-    format!("start the program: {}", words(&error.into()))
+    format!("it can't be started: {}", words(&error.into()))
 }
 
 fn component(engine: &Engine, path: &Path) -> Result<CommandPre<Component>, Refusal> {
-    let component = prepared::load_component(engine, path).map_err(refused("open the prepared file"))?;
+    let component = prepared::load_component(engine, path).map_err(refused(UNREADABLE))?;
     let mut linker = wasmtime::component::Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_sync(&mut linker).map_err(unlinked)?;
     let pre = linker.instantiate_pre(&component).map_err(unlinked)?;
@@ -232,7 +235,7 @@ fn component(engine: &Engine, path: &Path) -> Result<CommandPre<Component>, Refu
 }
 
 fn module(engine: &Engine, path: &Path) -> Result<Module, Refusal> {
-    prepared::load_module(engine, path).map_err(refused("open the prepared file"))
+    prepared::load_module(engine, path).map_err(refused(UNREADABLE))
 }
 
 fn python(engine: &Engine, code: &Path, image: &Path, memory_bytes: u64) -> Result<Whole<Core>, Refusal> {
@@ -264,7 +267,7 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<Core>> {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
 fn unlinked(error: wasmtime::Error) -> Refusal {
-    format!("give the program what it imports: {}", words(&error))
+    format!("it imports what nobody has here: {}", words(&error))
 }
 
 /// Where a command begins: "Application ABI" of WASI.

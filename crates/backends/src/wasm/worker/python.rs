@@ -10,7 +10,6 @@ use std::fmt::Write;
 use wasmtime::{Instance, Linker, Memory, Store, TypedFunc};
 
 use super::limits::Limits;
-use super::program::End;
 use crate::wasm::wire::{Script, Trap};
 
 /// What `host.call` answers where there is no host: `NO_HOST` in the wheel's `_call.py`.
@@ -138,13 +137,9 @@ pub(in crate::wasm) fn make_immortal(memory: &mut [u8], place: usize, count: usi
     Some(())
 }
 
-/// What a script's end means: one that gave up for lack of memory was ended by the limit.
-pub(super) fn judge(end: End, limits: &Limits) -> End {
-    match end {
-        End::Exited(code) if code & WAS_MEMORY_ERROR != 0 && limits.refused() => End::Trapped(Trap::Memory),
-        End::Exited(code) => End::Exited(code & 0xff),
-        End::Trapped(trap) => End::Trapped(trap),
-    }
+/// The status that a script left with. One that gave up since memory was refused to it was ended by the limit.
+pub(super) fn status(code: i32, limits: &Limits) -> Result<i32, Trap> {
+    if code & WAS_MEMORY_ERROR != 0 && limits.refused() { Err(Trap::Memory) } else { Ok(code & 0xff) }
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ impl Boundaries {
             BackendFound {
                 name: candidate.name.name(),
                 available: absent.is_none(),
-                trouble: absent.map(|Absent { why, fix }| Trouble::new(why, fix)),
+                trouble: absent.map(|Absent { why, fix, .. }| Trouble::new(why, fix)),
                 trial: seen.trial.as_ref().map(trial),
                 enforced: enforced.unwrap_or_default(),
                 gaps: offers.map(|offers| self.gaps(offers)).unwrap_or_default(),
@@ -217,7 +217,7 @@ fn look_at(candidate: Candidate, container: &Host) -> (Candidate, Seen) {
         trial = Some(tried);
     }
     let backend = match obstacle {
-        Some(Trouble { why, fix }) => Err(Absent { why, fix }),
+        Some(Trouble { why, fix }) => Err(Absent { why, fix, later: false }),
         None => Ok(backend),
     };
     (Candidate { name, backend }, Seen { offers: Some(offers), trial, languages })
@@ -240,7 +240,7 @@ fn trial(tried: &Result<Duration, Trouble>) -> Trial {
 
 fn language(backend: &dyn Backend, lang: Lang) -> LanguageFound {
     let (runs, why) = match backend.fit(&plain_script(lang), &Files::default()) {
-        Fit::No { why, .. } => (false, why),
+        Fit::No { why, .. } | Fit::NotYet { why, .. } => (false, why),
         Fit::Unlikely { why, .. } | Fit::Yes { why } => (true, why),
     };
     LanguageFound { name: lang.name(), runs, why }
@@ -303,6 +303,8 @@ fn each_once(steps: Vec<(String, &'static str)>) -> Vec<Fix> {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_engine::select::Obstacle;
+
     use super::*;
 
     fn host() -> Host {
@@ -372,6 +374,7 @@ mod tests {
             name: BackendName::Container,
             why: String::new(),
             fix: fix.into(),
+            fault: Obstacle::Here,
             gaps: vec![gap(Capability::Cpu), gap(Capability::Memory)],
         };
         let offered = refusal("delegate it; or run without: --accept-gap cpu --accept-gap memory");

@@ -14,6 +14,8 @@ pub(super) struct Findings {
     pub(super) profiles: Vec<ProfileFound>,
     /// Every backend that there is a name for, by name.
     pub(super) backends: Vec<BackendFound>,
+    /// The Pythons that are prepared for WebAssembly; null in a build without it.
+    pub(super) pythons: Option<PythonsFound>,
     /// Other runtimes on the path that have, or could have, a security floor.
     pub(super) runtimes: Vec<RuntimeFound>,
     /// The kernel and what it has.
@@ -119,6 +121,45 @@ pub(super) struct LanguageFound {
     pub(super) runs: bool,
     /// Why.
     pub(super) why: String,
+}
+
+/// What is prepared for Python in WebAssembly.
+#[derive(Debug, Serialize)]
+pub(super) struct PythonsFound {
+    /// Where.
+    pub(super) folder: String,
+    /// What Python's code takes, for all templates; null where it isn't ready.
+    pub(super) code_bytes: Option<u64>,
+    /// The templates that lie there, by name.
+    pub(super) templates: Vec<TemplateFound>,
+    /// What is wrong with the folder, or that no template is ready.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// A template.
+#[derive(Debug, Serialize)]
+pub(super) struct TemplateFound {
+    /// Its name.
+    pub(super) name: String,
+    /// Whether programs run in it. Otherwise it was made by another version or for another processor, or is
+    /// damaged.
+    pub(super) ready: bool,
+    /// What it takes besides the code.
+    pub(super) bytes: u64,
+    /// When it was made: RFC 3339, UTC.
+    pub(super) made: String,
+    /// The modules that it was to import.
+    pub(super) preload: Vec<String>,
+    /// The packages that were added, as they were named.
+    pub(super) packages: Vec<String>,
+    /// What makes it anew.
+    pub(super) remake: String,
+    /// How long ago it was made, in words.
+    #[serde(skip)]
+    pub(super) age: String,
+    /// What it has loaded, in words.
+    #[serde(skip)]
+    pub(super) loaded: String,
 }
 
 /// A runtime on the path.

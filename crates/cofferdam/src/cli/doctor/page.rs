@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::findings::{
-    BackendFound, CgroupFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, RuntimeFound,
-    Standing, Trouble,
+    BackendFound, CgroupFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, PythonsFound,
+    RuntimeFound, Standing, TemplateFound, Trouble,
 };
 use crate::report::inert;
 
@@ -60,6 +60,7 @@ pub(super) fn print(findings: &Findings, paint: &Paint, out: &mut dyn Write) -> 
     page.headline(findings)?;
     page.profiles(findings)?;
     page.backends(findings)?;
+    page.pythons(findings.pythons.as_ref())?;
     for backend in findings.backends.iter().filter(|backend| !backend.gaps.is_empty()) {
         page.capabilities(backend)?;
     }
@@ -156,7 +157,7 @@ impl Page<'_> {
         }
         let text = match backend.trial.and_then(|trial| trial.ms) {
             Some(ms) => format!("a sandbox was started to see: ready in {ms} ms"),
-            None => "here".to_owned(),
+            None => "in jails that are made as a container is, which was tried".to_owned(),
         };
         self.row(Mark::Yes, backend.name, &text)?;
         let (can, cannot): (Vec<_>, Vec<_>) = backend.languages.iter().partition(|lang| lang.runs);
@@ -164,10 +165,38 @@ impl Page<'_> {
             let names: Vec<_> = can.iter().map(|lang| lang.name).collect();
             self.row(Mark::Note, "", &format!("runs scripts in {}", names.join(", ")))?;
         }
-        for lang in cannot {
-            self.row(Mark::Note, "", &format!("no {}: {}", lang.name, lang.why))?;
+        for alike in cannot.chunk_by(|one, two| one.why == two.why) {
+            let names: Vec<_> = alike.iter().map(|lang| lang.name).collect();
+            let why = alike.first().map_or("", |lang| &lang.why);
+            self.row(Mark::Note, "", &format!("no {}: {why}", names.join(", ")))?;
         }
         Ok(())
+    }
+
+    fn pythons(&mut self, found: Option<&PythonsFound>) -> io::Result<()> {
+        let Some(PythonsFound { folder, code_bytes, templates, trouble }) = found else { return Ok(()) };
+        self.section("Pythons that are prepared for WebAssembly")?;
+        for TemplateFound { name, ready, bytes, remake, age, loaded, packages, .. } in templates {
+            if !ready {
+                let text = format!(
+                    "made {age} by another version of Cofferdam or for another processor, or damaged: nothing runs \
+                     in it"
+                );
+                self.row(Mark::No, name, &text)?;
+                self.fix(TEXT, remake)?;
+                continue;
+            }
+            let added =
+                if packages.is_empty() { String::new() } else { format!(", with {}", packages.join(", ")) };
+            self.row(Mark::Yes, name, &format!("{} MB, made {age}{added}; loaded: {loaded}", bytes >> 20))?;
+        }
+        if let Some(bytes) = code_bytes {
+            self.row(Mark::Note, "their code", &format!("{} MB, for all of them, in {folder}", bytes >> 20))?;
+        }
+        match trouble {
+            Some(_) => self.there("python", "", trouble.as_ref()),
+            None => Ok(()),
+        }
     }
 
     fn capabilities(&mut self, backend: &BackendFound) -> io::Result<()> {
@@ -299,7 +328,7 @@ impl Page<'_> {
     fn fixes(&mut self, findings: &Findings) -> io::Result<()> {
         self.section("To do first")?;
         if findings.fixes.is_empty() {
-            return self.list(Mark::Yes, "nothing to mend for profile internal");
+            return self.list(Mark::Yes, "nothing has to be mended");
         }
         for (number, fix) in findings.fixes.iter().enumerate() {
             let text = format!("{} (for {})", fix.fix, fix.mends.join(", "));

@@ -150,6 +150,14 @@ fn lang_of(path: &Path, source: &[u8]) -> Result<Option<Lang>, Unprepared> {
     if lang.is_some() || source.starts_with(b"\x7fELF") || source.starts_with(WASM) {
         return Ok(lang);
     }
+    if path.extension() == Some(OsStr::new("wasm")) {
+        return Err(Unprepared::request(
+            FaultCode::NotExecutable,
+            format!("{} is no WebAssembly, which begins with a NUL byte and `asm`", quoted(path)),
+            "name a module or a component: text (.wat) has to be made into one first; a script has an extension of \
+             its own",
+        ));
+    }
     Err(Unprepared::request(
         FaultCode::NotExecutable,
         format!("can't tell what language {} is in", quoted(path)),
@@ -375,6 +383,19 @@ mod tests {
             let fault = program(&folder, &files, name).unwrap_err().into_fault();
             assert!(fault.message.contains("hidden by the pattern \"tools\""), "{name}: {fault:?}");
         }
+    }
+
+    #[test]
+    fn a_file_that_only_has_the_name_of_webassembly_is_said_to_be_none() {
+        let (folder, files) = folder();
+        for (name, text) in [("text.wasm", "(module)"), ("empty.wasm", "")] {
+            fs::write(folder.path().join(name), text).unwrap();
+            let fault = program(&folder, &files, name).unwrap_err().into_fault();
+            assert_eq!((fault.code, fault.code.blame().name()), (FaultCode::NotExecutable, "request"));
+            assert!(fault.message.contains("is no WebAssembly"), "{}", fault.message);
+        }
+        fs::write(folder.path().join("m.wasm"), WASM).unwrap();
+        assert_eq!(place(program(&folder, &files, "m.wasm").unwrap()), "./m.wasm");
     }
 
     #[test]

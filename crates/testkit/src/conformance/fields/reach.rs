@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::End;
-use cofferdam_core::policy::{CredentialRule, HostPattern, NetworkRule, Protocol};
+use cofferdam_core::policy::{CredentialRule, HostPattern, NetworkRule, OWN_HOST, Protocol};
 use cofferdam_core::request::Variable;
 
 use crate::conformance::trial::Trial;
@@ -129,11 +129,13 @@ impl Canary {
     }
 }
 
-/// Tries each way out.
-fn knock(canary: &Canary) -> String {
+/// Tries each way out, to the host's addresses and to what is named besides.
+fn knock(canary: &Canary, besides: &[&str]) -> String {
+    let hosts: Vec<_> = canary.addresses().iter().map(ToString::to_string).collect();
+    let hosts: Vec<_> = hosts.iter().map(String::as_str).chain(besides.iter().copied()).collect();
     format!(
         "import socket
-for host in {:?}:
+for host in {hosts:?}:
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         try:
             way = socket.socket(socket.AF_INET, kind); way.settimeout(1)
@@ -142,7 +144,6 @@ for host in {:?}:
 try: socket.socket(socket.AF_UNIX).connect('\\0' + {:?})
 except (AttributeError, OSError): pass
 print('tried')",
-        canary.addresses(),
         canary.name,
         port = canary.port(),
     )
@@ -151,13 +152,13 @@ print('tried')",
 pub(in crate::conformance) fn nothing_leaves_without_a_rule(subject: &Subject) -> Checked {
     let failed = |error: std::io::Error| Broken(format!("no canary could be set up: {error}"));
     let canary = Canary::set_up().map_err(failed)?;
-    let outside = std::process::Command::new("/usr/bin/python3").args(["-c", &knock(&canary)]).output();
+    let outside = std::process::Command::new("/usr/bin/python3").args(["-c", &knock(&canary, &[])]).output();
     let outside = outside.map_err(failed)?;
     must!(outside.status.success(), "the attempt fails outside: {outside:?}");
     must!(canary.heard().len() == 3, "outside each way is open, or this shows nothing");
     while !canary.heard().is_empty() {} // one for each address
     let trial = Trial::of(subject)?;
-    let mut what = trial.python(&knock(&canary));
+    let mut what = trial.python(&knock(&canary, &[]));
     what.layer.accept_gaps.remove(&Capability::Network);
     let ran = trial.run(what)?;
     if let Some(refused) = trial.refused(&ran, Capability::Network)? {
@@ -173,12 +174,12 @@ pub(in crate::conformance) fn a_rule_lets_through_what_it_names_or_is_refused(su
     let failed = |error: std::io::Error| Broken(format!("no canary could be set up: {error}"));
     let canary = Canary::set_up().map_err(failed)?;
     let trial = Trial::of(subject)?;
-    let mut what = trial.python(&knock(&canary));
+    let mut what = trial.python(&knock(&canary, &[OWN_HOST]));
     what.layer.network = vec![NetworkRule {
         ports: vec![canary.port()],
         protocol: Protocol::Tcp,
         private: true,
-        ..NetworkRule::https(HostPattern::parse("127.0.0.1").unwrap())
+        ..NetworkRule::https(HostPattern::parse(OWN_HOST).unwrap())
     }];
     let ran = trial.run(what)?;
     for capability in [Capability::Egress, Capability::EgressTcp, Capability::Dns] {

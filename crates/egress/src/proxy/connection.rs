@@ -1,0 +1,127 @@
+//! A connection whose destination is known, whichever door it came by: what is spoken on it, and so what becomes
+//! of it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_core::egress::{ConnectPermit, Denial, DenialCode, Door, Host};
+use cofferdam_core::policy::Protocol;
+
+use super::client_hello::ClientHello;
+use super::http::serve::{Conversation, Speaks, Verdict};
+use super::opening::{self, Opening, PATIENCE};
+use super::sandbox::Sandbox;
+use super::stream::{Stream, replay};
+use super::tunnel;
+
+/// How long a connection that is refused may wait before it says what it would speak, so that it can be told why
+/// in that; others are closed.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
+
+/// [`serve`] for a connection within another, whose type would contain itself.
+pub(crate) fn serve_within(
+    sandbox: Arc<Sandbox>,
+    stream: Stream,
+    door: Door,
+    host: Host,
+    port: u16,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(serve(sandbox, stream, door, host, port))
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(sandbox: Arc<Sandbox>, mut stream: Stream, door: Door, host: Host, port: u16) {
+    let verdict = sandbox.rules().connection(door, &host, port);
+    if let Ok(permit) = &verdict
+        && permit.to().protocol() == Protocol::Tcp
+    {
+        return tunnel::serve(&sandbox, permit, None, stream).await;
+    }
+    let first = if verdict.is_ok() { PATIENCE } else { REFUSED_PATIENCE };
+    let Ok((opening, bytes)) = opening::read(&mut stream, first).await else { return };
+    let stream = replay(bytes, stream);
+    match verdict {
+        Ok(_) if opening == Opening::Nothing => {} // opened ahead of need, and not needed
+        Ok(permit) => permitted(&sandbox, permit, opening, stream).await,
+        Err(denial) => explain(&sandbox, &denial, (door, &host), opening, stream).await,
+    }
+}
+
+async fn permitted(sandbox: &Arc<Sandbox>, permit: ConnectPermit, opening: Opening, stream: Stream) {
+    match (permit.to().protocol(), opening) {
+        (Protocol::TlsPassthrough, Opening::Tls(hello)) if !hello.has_encrypted => {
+            tunnel::serve(sandbox, &permit, hello.server_name.as_deref(), stream).await;
+        }
+        (Protocol::Https, Opening::Tls(hello)) => {
+            let to = permit.to().clone();
+            let conversation = Conversation::new(sandbox, to.door(), Verdict::Permitted(permit));
+            end_tls(conversation, to.host(), &hello, stream).await;
+        }
+        (Protocol::Http, Opening::Http1) => {
+            let door = permit.to().door();
+            let conversation = Conversation::new(sandbox, door, Verdict::Permitted(permit));
+            conversation.serve(Speaks::Http1, stream).await;
+        }
+        (Protocol::Http, Opening::Http2) => {
+            let door = permit.to().door();
+            let conversation = Conversation::new(sandbox, door, Verdict::Permitted(permit));
+            conversation.serve(Speaks::Http2, stream).await;
+        }
+        (protocol, opening) => {
+            let denial = unreadable(sandbox, &permit, protocol, &opening);
+            let to = (permit.to().door(), permit.to().host());
+            explain(sandbox, &denial, to, opening, stream).await;
+        }
+    }
+}
+
+/// The refusal of what isn't spoken as the rule says.
+fn unreadable(sandbox: &Sandbox, permit: &ConnectPermit, protocol: Protocol, opening: &Opening) -> Denial {
+    if protocol == Protocol::TlsPassthrough {
+        // With a message inside the message, the server may read another name than this one.
+        let is_tls = matches!(opening, Opening::Tls(_));
+        return permit.denial(if is_tls { DenialCode::NameMismatch } else { DenialCode::NoServerName });
+    }
+    match sandbox.rules().tunnel(permit, None) {
+        Err(denial) => denial,
+        Ok(_) => permit.denial(DenialCode::InvalidAuthority),
+    }
+}
+
+/// Tells who sent something why it is refused, in what it speaks; closes what speaks nothing that can say so.
+async fn explain(
+    sandbox: &Arc<Sandbox>,
+    denial: &Denial,
+    (door, host): (Door, &Host),
+    opening: Opening,
+    stream: Stream,
+) {
+    let conversation = Conversation::new(sandbox, door, Verdict::Denied(denial.clone()));
+    let told = conversation.told();
+    match opening {
+        Opening::Tls(hello) => end_tls(conversation, host, &hello, stream).await,
+        Opening::Http1 => conversation.serve(Speaks::Http1, stream).await,
+        Opening::Http2 => conversation.serve(Speaks::Http2, stream).await,
+        Opening::Nothing | Opening::Other => {
+            // Written down before it is closed, so that who sees the one can see the other.
+            sandbox.deny(denial, door).await;
+            return drop(stream);
+        }
+    }
+    if !told.is_told() {
+        sandbox.deny(denial, door).await;
+    }
+}
+
+/// Ends TLS under the name that the client asked for, so that it can read an answer whatever that is.
+async fn end_tls(conversation: Conversation, host: &Host, hello: &ClientHello, stream: Stream) {
+    let named = hello.server_name.as_deref().and_then(|name| Host::parse(name).ok());
+    let name = named.as_ref().unwrap_or(host);
+    let Ok(stream) = conversation.sandbox().certificates().end_tls(name, stream).await else { return };
+    let speaks = match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => Speaks::Http2,
+        _ => Speaks::Http1,
+    };
+    conversation.with_server_name(hello.server_name.clone()).serve(speaks, Box::new(stream)).await;
+}

@@ -1,0 +1,159 @@
+//! Streams of bytes: ones whose beginning was read already, and ones that count.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::sandbox::Opened;
+
+/// Bytes both ways, wherever they go.
+pub(crate) trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for T {}
+
+/// Any of them.
+pub(crate) type Stream = Box<dyn Bytestream>;
+
+/// A stream whose first bytes were read already and are read again.
+struct Replayed {
+    first: Bytes,
+    stream: Stream,
+}
+
+/// A stream, with these bytes before it.
+pub(crate) fn replay(first: Vec<u8>, stream: Stream) -> Stream {
+    if first.is_empty() { stream } else { Box::new(Replayed { first: first.into(), stream }) }
+}
+
+impl AsyncRead for Replayed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let count = self.first.len().min(buffer.remaining());
+        buffer.put_slice(&self.first[..count]);
+        self.first.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+macro_rules! writes_through {
+    ($type:ty, $field:ident) => {
+        impl AsyncWrite for $type {
+            fn poll_write(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.$field).poll_write(context, bytes)
+            }
+
+            fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.$field).poll_flush(context)
+            }
+
+            fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.$field).poll_shutdown(context)
+            }
+
+            fn poll_write_vectored(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                parts: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.$field).poll_write_vectored(context, parts)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                self.$field.is_write_vectored()
+            }
+        }
+    };
+}
+pub(crate) use writes_through;
+
+writes_through!(Replayed, stream);
+
+/// A connection outwards, which counts what goes over it and sends nothing beyond the run's budget.
+pub(crate) struct Metered {
+    stream: TcpStream,
+    opened: Opened,
+    /// Bytes that are counted and not sent yet: the kernel didn't take them.
+    counted: u64,
+}
+
+impl Metered {
+    pub(crate) fn new(stream: TcpStream, opened: Opened) -> Self {
+        Metered { stream, opened, counted: 0 }
+    }
+
+    /// Counts bytes before they leave.
+    fn count(&mut self, bytes: usize) -> io::Result<()> {
+        let more = (bytes as u64).saturating_sub(self.counted);
+        self.opened.sandbox().budget().bytes_out(more).map_err(io::Error::other)?;
+        self.counted += more;
+        Ok(())
+    }
+
+    fn sent(&mut self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
+        if let Ok(bytes) = result {
+            self.counted = self.counted.saturating_sub(bytes as u64);
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        self.opened.sandbox().count_in((buffer.filled().len() - before) as u64);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.count(bytes.len())?;
+        let result = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        self.sent(result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.count(parts.iter().map(|part| part.len()).sum())?;
+        let result = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, parts));
+        self.sent(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,312 @@
+//! Sends permitted requests to their origins, over connections that are kept.
+//!
+//! Order: the address is judged, dialled and has proved its name; the host wrote down that the request goes; then
+//! it goes.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cofferdam_core::egress::{Denial, DenialCode, Destination, RequestPermit};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+use tokio::time::Instant;
+
+use super::dial::{DialError, Dialled, begin_tls, dial, exhausted, judge_address};
+use super::http::headers::{authority, join_cookies, take_off};
+use super::sandbox::{Sandbox, Within};
+use super::stream::Stream;
+use crate::control::Allowed;
+
+/// How long a connection is kept that nobody uses: less than most origins keep theirs.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// How many idle ones are kept for one origin, and for all.
+const IDLE_EACH: usize = 8;
+const IDLE_ALL: usize = 64;
+
+/// How often a request is tried that no origin has seen: a kept connection may have been closed meanwhile.
+const TRIES: usize = 3;
+
+/// What a connection takes requests with.
+enum Sender {
+    Http1(http1::SendRequest<Incoming>),
+    Http2(http2::SendRequest<Incoming>),
+}
+
+/// A connection to an origin.
+struct Upstream {
+    sender: Sender,
+    ip: IpAddr,
+}
+
+/// Which connections can serve a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    host: cofferdam_core::egress::Host,
+    port: u16,
+    has_tls: bool,
+    is_http2_only: bool,
+}
+
+/// Connections that are kept.
+#[derive(Default)]
+pub(crate) struct Pool(Mutex<HashMap<Key, Vec<(Instant, Upstream)>>>);
+
+impl Pool {
+    /// Closes those that nobody uses.
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<(Instant, Upstream)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that is usable; of HTTP/2, another handle to it.
+    fn take(&self, key: &Key, is_judged: impl Fn(IpAddr) -> bool) -> Option<Upstream> {
+        let mut idle = self.lock();
+        let kept = idle.get_mut(key)?;
+        let now = Instant::now();
+        while let Some((since, upstream)) = kept.pop() {
+            let is_usable = now - since < IDLE && upstream.is_usable() && is_judged(upstream.ip);
+            if !is_usable {
+                continue;
+            }
+            if let Sender::Http2(sender) = &upstream.sender {
+                let sender = Sender::Http2(sender.clone());
+                kept.push((now, Upstream { sender, ip: upstream.ip }));
+            }
+            return Some(upstream);
+        }
+        None
+    }
+
+    fn keep(&self, key: Key, upstream: Upstream) {
+        let mut idle = self.lock();
+        if idle.values().map(Vec::len).sum::<usize>() >= IDLE_ALL {
+            idle.clear();
+        }
+        let kept = idle.entry(key).or_default();
+        if kept.len() < IDLE_EACH {
+            kept.push((Instant::now(), upstream));
+        }
+    }
+}
+
+impl Upstream {
+    fn is_usable(&self) -> bool {
+        match &self.sender {
+            Sender::Http1(sender) => sender.is_ready(),
+            Sender::Http2(sender) => sender.is_ready(),
+        }
+    }
+}
+
+/// Sends a request and gives what its origin answers. `upgrades` is whether it asks to speak something else: then
+/// it has a connection to itself, whose bytes are copied both ways once that is granted.
+///
+/// # Errors
+///
+/// The refusal that whoever sent it is told.
+pub(crate) async fn send(
+    sandbox: &Arc<Sandbox>,
+    permit: &RequestPermit,
+    mut request: Request<Incoming>,
+    upgrades: bool,
+) -> Result<Response<Incoming>, Box<Denial>> {
+    let is_http2_only = !permit.to().protocol().has_tls() && request.version() == Version::HTTP_2;
+    let to = permit.to();
+    let has_tls = to.protocol().has_tls();
+    let key = Key { host: to.host().clone(), port: to.port(), has_tls, is_http2_only };
+    let by_client = upgrades.then(|| hyper::upgrade::on(&mut request));
+    let trace = (request.method().as_str().as_bytes().to_vec(), plain_path(&request));
+    prepare(&mut request, to, upgrades);
+    for _ in 0..TRIES {
+        let kept = if upgrades { None } else { take(sandbox, permit, &key) };
+        let mut upstream = match kept {
+            Some(upstream) => upstream,
+            None => open(sandbox, permit, &key, upgrades).await.map_err(|error| refusal(permit, &error))?,
+        };
+        record(sandbox, permit, upstream.ip, trace.clone()).await?;
+        address(&mut request, to, &upstream.sender);
+        match upstream.try_send(request).await {
+            Ok(response) => {
+                return Ok(answered(sandbox, key, upstream, response, by_client));
+            }
+            Err(mut error) => match error.take_message() {
+                Some(unsent) => request = unsent,
+                None => return Err(failed(permit, error.error())),
+            },
+        }
+    }
+    Err(Box::new(permit.denial(DenialCode::UpstreamUnreachable)))
+}
+
+fn take(sandbox: &Sandbox, permit: &RequestPermit, key: &Key) -> Option<Upstream> {
+    let is_judged = |ip| judge_address(sandbox, permit.to(), permit.terms(), ip).is_ok();
+    sandbox.pool().take(key, is_judged)
+}
+
+async fn record(
+    sandbox: &Sandbox,
+    permit: &RequestPermit,
+    ip: IpAddr,
+    request: (Vec<u8>, Vec<u8>),
+) -> Result<(), Box<Denial>> {
+    let to = permit.to();
+    let (door, host, port) = (to.door(), to.host().to_string(), to.port());
+    let allowed = Allowed { door, host, port, ip, request: Some(request) };
+    let recorded = sandbox.record(allowed).await;
+    recorded.map_err(|_| Box::new(permit.denial(DenialCode::TaskEnded)))
+}
+
+/// Opens a connection to an origin and speaks what it speaks.
+async fn open(
+    sandbox: &Arc<Sandbox>,
+    permit: &RequestPermit,
+    key: &Key,
+    upgrades: bool,
+) -> Result<Upstream, DialError> {
+    let to = permit.to();
+    let Dialled { stream, ip } = dial(sandbox, to, permit.terms()).await?;
+    let (stream, is_http2): (Stream, bool) = if key.has_tls {
+        let outside = sandbox.outside();
+        let config = if upgrades { &outside.tls_http1 } else { &outside.tls };
+        let stream = begin_tls(stream, to.host(), config).await?;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        (Box::new(stream), is_http2)
+    } else {
+        (Box::new(stream), key.is_http2_only)
+    };
+    let sender = handshake(sandbox, stream, is_http2).await;
+    let sender = sender.map_err(|error| DialError::Unreachable(std::io::Error::other(error)))?;
+    let upstream = Upstream { sender, ip };
+    if let Sender::Http2(sender) = &upstream.sender
+        && !upgrades
+    {
+        let sender = Sender::Http2(sender.clone());
+        sandbox.pool().keep(key.clone(), Upstream { sender, ip });
+    }
+    Ok(upstream)
+}
+
+async fn handshake(sandbox: &Arc<Sandbox>, stream: Stream, is_http2: bool) -> hyper::Result<Sender> {
+    let io = TokioIo::new(stream);
+    if is_http2 {
+        let (sender, connection) = http2::Builder::new(Within(sandbox.clone())).handshake(io).await?;
+        sandbox.spawn(async move {
+            let _ = connection.await; // who sends over it hears of it
+        });
+        return Ok(Sender::Http2(sender));
+    }
+    let (sender, connection) = http1::Builder::new().preserve_header_case(true).handshake(io).await?;
+    sandbox.spawn(async move {
+        let _ = connection.with_upgrades().await; // as above
+    });
+    Ok(Sender::Http1(sender))
+}
+
+impl Upstream {
+    async fn try_send(
+        &mut self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Incoming>>> {
+        match &mut self.sender {
+            Sender::Http1(sender) => sender.try_send_request(request).await,
+            Sender::Http2(sender) => sender.try_send_request(request).await,
+        }
+    }
+}
+
+/// Takes care of what comes after the head of an answer.
+fn answered(
+    sandbox: &Arc<Sandbox>,
+    key: Key,
+    upstream: Upstream,
+    mut response: Response<Incoming>,
+    by_client: Option<hyper::upgrade::OnUpgrade>,
+) -> Response<Incoming> {
+    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if let Some(by_client) = by_client.filter(|_| switches) {
+        let by_origin = hyper::upgrade::on(&mut response);
+        sandbox.spawn(async move {
+            if let (Ok(client), Ok(origin)) = tokio::join!(by_client, by_origin) {
+                let (mut client, mut origin) = (TokioIo::new(client), TokioIo::new(origin));
+                let _ = copy_bidirectional(&mut client, &mut origin).await; // both ends see that it is over
+            }
+        });
+    } else if let Sender::Http1(mut sender) = upstream.sender {
+        let (within, ip) = (sandbox.clone(), upstream.ip);
+        sandbox.spawn(async move {
+            if sender.ready().await.is_ok() {
+                within.pool().keep(key, Upstream { sender: Sender::Http1(sender), ip });
+            }
+        });
+    }
+    take_off(response.headers_mut(), switches);
+    *response.version_mut() = Version::HTTP_11;
+    response
+}
+
+/// Takes off what was about the connection inside.
+fn prepare(request: &mut Request<Incoming>, to: &Destination, upgrades: bool) {
+    take_off(request.headers_mut(), upgrades);
+    request.headers_mut().remove(hyper::header::PROXY_AUTHORIZATION);
+    if let Ok(host) = HeaderValue::from_str(&authority(to)) {
+        // Where it has one it stays in its place.
+        request.headers_mut().insert(HOST, host);
+    }
+}
+
+/// Says where a request goes in the form of the version that is spoken: the host that was judged, in one spelling.
+fn address(request: &mut Request<Incoming>, to: &Destination, sender: &Sender) {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let uri: Result<Uri, _> = match sender {
+        Sender::Http1(_) => {
+            *request.version_mut() = Version::HTTP_11;
+            join_cookies(request.headers_mut());
+            path.parse()
+        }
+        Sender::Http2(_) => {
+            *request.version_mut() = Version::HTTP_2;
+            request.headers_mut().remove(HOST);
+            let scheme = if to.protocol().has_tls() { "https" } else { "http" };
+            Uri::builder()
+                .scheme(scheme)
+                .authority(authority(to))
+                .path_and_query(path)
+                .build()
+                .map_err(|_| ())
+                .or_else(|()| "/".parse())
+        }
+    };
+    if let Ok(uri) = uri {
+        *request.uri_mut() = uri;
+    }
+}
+
+fn plain_path(request: &Request<Incoming>) -> Vec<u8> {
+    request.uri().path().as_bytes().to_vec()
+}
+
+fn refusal(permit: &RequestPermit, error: &DialError) -> Box<Denial> {
+    Box::new(match error {
+        DialError::Address(_, why) => permit.address_denied(*why),
+        DialError::Exhausted(why) => why.denial(permit.denial(DenialCode::LimitExceeded)),
+        DialError::Tls(_) => permit.denial(DenialCode::UpstreamTls),
+        DialError::Unreachable(_) => permit.denial(DenialCode::UpstreamUnreachable),
+    })
+}
+
+fn failed(permit: &RequestPermit, error: &hyper::Error) -> Box<Denial> {
+    Box::new(match exhausted(error) {
+        Some(why) => why.denial(permit.denial(DenialCode::LimitExceeded)),
+        None => permit.denial(DenialCode::UpstreamUnreachable),
+    })
+}
