@@ -76,7 +76,7 @@ fn many_connections_are_held_at_once_while_others_are_slow_or_never_read() {
     slow.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
     let mut never = sandbox.connect("api.test", 80);
     never.write_all(get("api.test", "/big").as_bytes()).unwrap();
-    let mut held: Vec<TcpStream> = (0..200).map(|_| sandbox.connect("api.test", 80)).collect();
+    let mut held: Vec<TcpStream> = (0..254).map(|_| sandbox.connect("api.test", 80)).collect();
     for round in 0..2 {
         for stream in &mut held {
             assert_eq!(ask(stream, &get("api.test", "/")).status(), 200, "{round}");
