@@ -127,9 +127,13 @@ impl Way {
         self.watch(wake);
     }
 
-    /// Waits for the first packet, once there are doors and a run.
+    /// Waits for the first packet, once there are doors and a run. Either can be there before it is told here, so
+    /// this comes twice.
     fn watch(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
         if self.doors.is_empty() || self.run.is_none() || self.lost.is_some() {
+            return;
+        }
+        if self.is_watched() || self.is_waiting || self.session.is_some() {
             return;
         }
         let wake: Arc<dyn Fn() + Send + Sync> = wake.into();

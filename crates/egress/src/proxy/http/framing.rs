@@ -29,8 +29,8 @@ pub enum BadMessage {
     /// The first line isn't one.
     #[error("its first line is malformed")]
     RequestLine,
-    /// More than one `Host`.
-    #[error("it names its host more than once")]
+    /// More than one `Host`, or none in a version that has to have one: RFC 9112, section 3.2.
+    #[error("it names its host more than once, or not at all")]
     Hosts,
     /// A head that takes too long.
     #[error("its head did not come in time")]
@@ -265,7 +265,7 @@ fn after(head: &[u8]) -> Result<At, BadMessage> {
             upgrades = true;
         }
     }
-    if hosts > 1 {
+    if hosts > 1 || (hosts == 0 && !is_1_0) {
         return Err(BadMessage::Hosts);
     }
     let speaks_other = method == b"CONNECT" || upgrades;
@@ -289,7 +289,9 @@ fn request_line(line: &[u8]) -> Result<(&[u8], bool), BadMessage> {
         b"HTTP/1.0" => true,
         _ => return Err(BadMessage::RequestLine),
     };
-    let is_target = !target.is_empty() && target.iter().all(u8::is_ascii_graphic);
+    // A fragment is for the client alone: RFC 9112, section 3.2.
+    let is_of_target = |byte: &u8| byte.is_ascii_graphic() && *byte != b'#';
+    let is_target = !target.is_empty() && target.iter().all(is_of_target);
     if method.is_empty() || !method.iter().all(is_token) || !is_target {
         return Err(BadMessage::RequestLine);
     }

@@ -93,6 +93,8 @@ fn lines_that_can_be_read_in_two_ways_are_refused() {
         ("GET / HTTP/1.1\r\nHost\r\n\r\n", Header),
         ("GET / HTTP/1.1\r\n: a\r\n\r\n", Header),
         ("GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", Hosts),
+        ("GET / HTTP/1.1\r\nX: y\r\n\r\n", Hosts),
+        ("GET http://a.test#@b.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", RequestLine),
         ("GET  / HTTP/1.1\r\n\r\n", RequestLine),
         ("GET /a b HTTP/1.1\r\n\r\n", RequestLine),
         ("GET / HTTP/1.1 \r\n\r\n", RequestLine),

@@ -95,6 +95,8 @@ impl Conversation {
             Speaks::Http1 => {
                 let io = TokioIo::new(Guard::new(stream, gate));
                 let mut builder = http1::Builder::new();
+                // Who has said everything may still hear the answer.
+                builder.half_close(true);
                 builder.preserve_header_case(true).auto_date_header(false).header_read_timeout(None);
                 let _ = builder.serve_connection(io, service).with_upgrades().await;
             }
