@@ -64,24 +64,6 @@ const NEEDS: &[Need] = &[
         required: false,
     },
     Need {
-        thing: Thing::Program("nsenter"),
-        package: "util-linux",
-        purpose: "to run programs in a network of a test's own",
-        required: false,
-    },
-    client("/usr/bin/curl", "curl"),
-    client("/usr/bin/wget", "wget"),
-    client("/usr/bin/npm", "npm"),
-    client("/usr/bin/javac", "default-jdk-headless"),
-    client("/usr/lib/python3/dist-packages/requests", "python3-requests"),
-    client("/usr/lib/postgresql", "postgresql"),
-    Need {
-        thing: Thing::Program("go"),
-        package: "golang-go",
-        purpose: "to reach out of a sandbox with",
-        required: false,
-    },
-    Need {
         thing: Thing::Program("make"),
         package: "make",
         purpose: "to build in a workspace",
@@ -101,11 +83,6 @@ const NEEDS: &[Need] = &[
         required: true,
     },
 ];
-
-/// A program that isn't ours, which tests let reach out of a sandbox.
-const fn client(path: &'static str, package: &'static str) -> Need {
-    Need { thing: Thing::File(path), package, purpose: "to reach out of a sandbox with", required: false }
-}
 
 /// Names what is missing, with the line that installs it. Stops if something required is.
 pub(crate) fn check() -> Result<(), Problem> {

@@ -17,11 +17,12 @@ mod process;
 mod way;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cofferdam_core::Grant;
 use cofferdam_core::backend::Boxed;
@@ -60,54 +61,51 @@ pub struct Settings {
 
 /// Makes outlets. All share one proxy, which is started by the first packet of any of them.
 #[derive(Debug)]
-pub struct Outlets {
+pub struct Outlets(Arc<Hosts>);
+
+/// The thread that serves all outlets, once there is one that can send something.
+#[derive(Debug)]
+struct Hosts {
     settings: Arc<Settings>,
-    host: Mutex<Option<mpsc::UnboundedSender<Command>>>,
+    running: Mutex<Option<mpsc::UnboundedSender<Command>>>,
 }
 
 impl Outlets {
     /// Nothing is started yet.
     #[must_use]
     pub fn new(settings: Settings) -> Outlets {
-        Outlets { settings: Arc::new(settings), host: Mutex::new(None) }
+        Outlets(Arc::new(Hosts { settings: Arc::new(settings), running: Mutex::new(None) }))
     }
 
-    /// Makes an outlet for rules and ceilings that were granted.
-    ///
-    /// # Errors
-    ///
-    /// [`OutletError`] if there is no authority or no thread for it.
-    pub fn open_for(
-        &self,
-        run: &RunId,
-        rules: &[NetworkRule],
-        limits: &Limits,
-    ) -> Result<Arc<Outlet>, OutletError> {
-        let made = Authority::new(&format!("Cofferdam {run}"));
-        let authority = made.map_err(|error| OutletError {
-            action: "make an authority for the sandbox",
-            source: io::Error::other(error),
-        })?;
-        let certificate = authority.certificate().to_owned();
-        let (rules, limits) = (rules.to_vec(), limits.clone());
-        let (host, number) = (self.host()?, host::next_number());
-        let doors: Arc<DoorSet> = Arc::default();
-        let way = Way::new(rules, limits, authority, doors.clone());
-        let outlet = Outlet { number, certificate, host, doors, was_recorded: AtomicBool::new(false) };
-        outlet.tell(Command::Open { number, way: Box::new(way) });
-        Ok(Arc::new(outlet))
+    /// Makes an outlet for rules and ceilings that were granted. It costs nothing before somebody asks for its
+    /// authority or gives it doors, which a sandbox without sockets never does.
+    #[must_use]
+    pub fn open_for(&self, run: &RunId, rules: &[NetworkRule], limits: &Limits) -> Arc<Outlet> {
+        let unattached = Unattached { rules: rules.to_vec(), limits: limits.clone(), record: None };
+        Arc::new(Outlet {
+            number: host::next_number(),
+            name: format!("Cofferdam {run}"),
+            authority: OnceLock::new(),
+            hosts: self.0.clone(),
+            host: OnceLock::new(),
+            doors: Arc::default(),
+            was_recorded: AtomicBool::new(false),
+            unattached: Mutex::new(Some(unattached)),
+        })
     }
+}
 
-    /// The thread that serves all outlets, started once.
-    fn host(&self) -> Result<mpsc::UnboundedSender<Command>, OutletError> {
-        let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*host {
+impl Hosts {
+    /// The thread, started once.
+    fn running(&self) -> Result<mpsc::UnboundedSender<Command>, OutletError> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*running {
             Some(running) => Ok(running.clone()),
             None => {
                 let started = host::start(self.settings.clone());
                 let started = started
                     .map_err(|source| OutletError { action: "start the thread of outlets", source })?;
-                Ok(host.insert(started).clone())
+                Ok(running.insert(started).clone())
             }
         }
     }
@@ -115,7 +113,7 @@ impl Outlets {
 
 impl outlet::Outlets for Outlets {
     fn open(&self, run: &RunId, grant: &Grant) -> Result<Arc<dyn outlet::Outlet>, OutletError> {
-        Ok(self.open_for(run, grant.network(), grant.limits())?)
+        Ok(self.open_for(run, grant.network(), grant.limits()))
     }
 }
 
@@ -123,27 +121,71 @@ impl outlet::Outlets for Outlets {
 #[derive(Debug)]
 pub struct Outlet {
     number: u64,
-    certificate: String,
-    host: mpsc::UnboundedSender<Command>,
+    name: String,
+    /// None where it couldn't be made.
+    authority: OnceLock<Option<Arc<Authority>>>,
+    hosts: Arc<Hosts>,
+    host: OnceLock<mpsc::UnboundedSender<Command>>,
     doors: Arc<DoorSet>,
     was_recorded: AtomicBool,
+    unattached: Mutex<Option<Unattached>>,
+}
+
+/// What an outlet is made of that has no doors yet. Nothing can happen, and nobody is told of it.
+struct Unattached {
+    rules: Vec<NetworkRule>,
+    limits: Limits,
+    record: Option<(RunId, Arc<dyn Sink>)>,
+}
+
+impl fmt::Debug for Unattached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unattached").field("rules", &self.rules).finish_non_exhaustive()
+    }
 }
 
 impl Outlet {
     /// The thread lives as long as anybody can tell it something.
     fn tell(&self, command: Command) {
-        let _ = self.host.send(command);
+        if let Some(host) = self.host.get() {
+            let _ = host.send(command);
+        }
+    }
+
+    fn made(&self) -> Option<&Arc<Authority>> {
+        self.authority.get_or_init(|| Authority::new(&self.name).ok().map(Arc::new)).as_ref()
+    }
+
+    fn unattached(&self) -> MutexGuard<'_, Option<Unattached>> {
+        self.unattached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl outlet::Outlet for Outlet {
     fn authority(&self) -> &str {
-        &self.certificate
+        self.made().map_or("", |authority| authority.certificate())
     }
 
     fn attach(&self, doors: Doors) -> Result<(), OutletError> {
+        let no_authority = || OutletError {
+            action: "make an authority for the sandbox",
+            source: io::Error::other("there is no randomness"),
+        };
+        let authority = self.made().ok_or_else(no_authority)?.clone();
+        let host = self.hosts.running()?;
+        let mut unattached = self.unattached();
+        let made = unattached.take();
+        let record = made.and_then(|Unattached { rules, limits, record }| {
+            let _ = self.host.set(host); // this is the only place
+            let way = Box::new(Way::new(rules, limits, authority, self.doors.clone()));
+            self.tell(Command::Open { number: self.number, way });
+            record
+        });
         let table = self.doors.attach(doors);
         self.tell(Command::Attach { number: self.number, table });
+        if let Some((run, sink)) = record {
+            self.tell(Command::Record { number: self.number, run, sink });
+        }
         Ok(())
     }
 
@@ -152,10 +194,18 @@ impl outlet::Outlet for Outlet {
         if self.was_recorded.swap(true, Ordering::Relaxed) {
             self.doors.drain();
         }
+        if let Some(unattached) = &mut *self.unattached() {
+            unattached.record = Some((run.clone(), sink));
+            return;
+        }
         self.tell(Command::Record { number: self.number, run: run.clone(), sink });
     }
 
     fn cut(&self) -> Boxed<'_, Cut> {
+        if let Some(unattached) = &mut *self.unattached() {
+            unattached.record = None;
+            return Box::pin(async { Cut::default() });
+        }
         let (answer, answered) = oneshot::channel();
         self.tell(Command::Cut { number: self.number, answer });
         Box::pin(async move { answered.await.unwrap_or_default() })

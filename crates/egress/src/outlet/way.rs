@@ -28,7 +28,7 @@ use crate::control::{DeniedNames, DoorKind, Terms, watched};
 pub(super) struct Way {
     rules: Vec<NetworkRule>,
     limits: Limits,
-    authority: Authority,
+    authority: Arc<Authority>,
     doors: Arc<DoorSet>,
     table: Option<Table>,
     /// What was counted before this run.
@@ -97,7 +97,7 @@ impl Way {
     pub(super) fn new(
         rules: Vec<NetworkRule>,
         limits: Limits,
-        authority: Authority,
+        authority: Arc<Authority>,
         doors: Arc<DoorSet>,
     ) -> Self {
         Way {

@@ -191,7 +191,7 @@ impl Sandbox {
             own_addresses: Some(vec![OWN.parse().unwrap()]),
         });
         let run = RunId::new(1, fd::random_bytes().unwrap());
-        let outlet = outlets.open_for(&run, &plan.rules, &plan.limits).unwrap();
+        let outlet = outlets.open_for(&run, &plan.rules, &plan.limits);
         let (control, theirs) = fdpass::pair().unwrap();
         let capture = Capture::new(&capture::probe().unwrap(), &[]);
         let launched = launch(&capture, theirs).spawn().unwrap();
