@@ -1,7 +1,5 @@
 //! What the suite of every backend says of what leaves, for containers with the product's own ways out.
 
-#![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
-
 use std::sync::Arc;
 
 use cofferdam_backends::container::Container;

@@ -139,6 +139,8 @@ struct Held {
     collect: bool,
     /// Whether somebody would have the sandbox again.
     wanted_again: bool,
+    /// When the sandbox was asked for.
+    opening: Instant,
 }
 
 /// What became of a sandbox when its run ended.
@@ -348,9 +350,9 @@ impl<'a> Story<'a> {
             hidden: grant.files().hidden(),
             collect: request.collect,
             wanted_again: wanted_again && !request.collect,
+            opening: Instant::now(),
         };
         let (engine, pool) = (self.engine, self.pool);
-        let opening = Instant::now();
         let promised = promised(&grant, &selected);
         let Obtained { mut session, lock, outlet } = match self.obtain(granted, grant, selected).await {
             Ok(obtained) => obtained,
@@ -369,7 +371,7 @@ impl<'a> Story<'a> {
             return self.failed(Ran::No, fault);
         }
         let way_out = WayOut::of(self.run, outlet, Arc::clone(&engine.audit));
-        let (told, fate) = self.in_session(request, session, &way_out, opening, held, streams, keep).await;
+        let (told, fate) = self.in_session(request, session, &way_out, held, streams, keep).await;
         match (fate, pool, key) {
             (Fate::Settled(session), Some(pool), Some(key)) => {
                 pool.take_back(engine, name, key, session, lock).await;
@@ -434,13 +436,12 @@ impl<'a> Story<'a> {
         request: Request,
         mut session: Box<dyn Session>,
         way_out: &WayOut,
-        opening: Instant,
         held: Held,
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> (Told<'a>, Fate) {
         stop_at("opened");
-        let ended = self.while_it_runs(request, session.as_mut(), way_out, opening, &held, streams).await;
+        let ended = self.while_it_runs(request, session.as_mut(), way_out, &held, streams).await;
         let closing = Instant::now();
         self.take_in(way_out.cut().await);
         stop_at("program-ended");
@@ -489,7 +490,6 @@ impl<'a> Story<'a> {
         request: Request,
         session: &mut dyn Session,
         way_out: &WayOut,
-        opening: Instant,
         held: &Held,
         streams: &dyn Streams,
     ) -> Result<Ended, Unstarted> {
@@ -504,7 +504,7 @@ impl<'a> Story<'a> {
             pool.refill(); // beside the program, whose start it doesn't hold up
         }
         // Not before the program runs: a backend may still be setting up when `open` returns.
-        self.times.open = opening.elapsed();
+        self.times.open = held.opening.elapsed();
         let running = match started {
             Ok(running) => running,
             Err(cause) => return Ok(Ended::before_the_start(cause)),

@@ -187,7 +187,8 @@ const OWN_GAPS: [(Capability, &str, &str); 7] = [
 ];
 
 const NO_NETWORK: &str = "WebAssembly has no network in this version";
-const NO_RULES: &str = "a container lets out what rules name: --backend container --profile internal; or remove the rules";
+const NO_RULES: &str =
+    "a container lets out what rules name: --backend container --profile internal; or remove the rules";
 
 /// What a file of a workspace begins with.
 fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {

@@ -1,3 +1,5 @@
+//! What is read of pip's and npm's configurations.
+
 use super::*;
 
 /// What a machine has that is made of words: variables, files, and where hosts are.

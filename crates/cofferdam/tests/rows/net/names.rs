@@ -117,7 +117,9 @@ attempt('upload', upload)
         outcome["denials"].as_array().unwrap().iter().any(|denial| denial["code"] == "limit_exceeded");
     if !exceeded {
         // The bytes stayed inside; what ended the connection isn't known to who answers.
-        row.inconclusive("that a body beyond its budget is told as that: it can be told as upstream_unreachable");
+        row.inconclusive(
+            "that a body beyond its budget is told as that: it can be told as upstream_unreachable",
+        );
     }
     let (attempts, _) = world.inside(row, &["--allow", "api.test"], upload);
     assert!(attempts["upload"].breach, "the positive control: {attempts:?}");
