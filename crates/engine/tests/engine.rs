@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use cofferdam_core::backend::{Boxed, Ending, Left, Output};
+use cofferdam_core::backend::{Boxed, Ending, Output};
 use cofferdam_core::capability::{Capability, Offers};
 use cofferdam_core::outcome::{Cancel, End, FaultCode, LimitName, Outcome, Ran, RunId};
 use cofferdam_core::policy::{
@@ -69,19 +69,7 @@ impl Streams for Collected {
 }
 
 fn script() -> Script {
-    Script {
-        offers: Offers::nothing().with(ALWAYS_ASKED),
-        output: vec![],
-        ending: Some(Ending::Exited(0)),
-        left: Left::default(),
-        open_fails: false,
-        changed: vec![],
-        get_fails: false,
-        start_hangs: false,
-        stillborn: 0,
-        lacks: BTreeSet::new(),
-        renewals: None,
-    }
+    Script::offering(&[])
 }
 
 fn internal() -> Layer {

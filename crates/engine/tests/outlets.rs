@@ -2,73 +2,29 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
-use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_core::audit::{AuditError, Event};
-use cofferdam_core::backend::{Boxed, Ending, Left, Output};
-use cofferdam_core::capability::{Capability, Offers};
+use cofferdam_core::backend::Ending;
+use cofferdam_core::capability::Capability;
 use cofferdam_core::egress::{Denial, DenialCode};
 use cofferdam_core::outcome::{Denials, End, FaultCode, LimitName, Outcome, Ran, RunId};
 use cofferdam_core::outlet::Cut;
 use cofferdam_core::policy::{
-    ALWAYS_ASKED, BackendName, Ceiling, HostPattern, Layer, LimitsLayer, NetworkRule, Policy, Profile, decide,
+    BackendName, Ceiling, HostPattern, Layer, LimitsLayer, NetworkRule, Policy, Profile, decide,
 };
-use cofferdam_core::request::{Argv, Program, Request, WindowSize};
-use cofferdam_engine::run::Streams;
+use cofferdam_core::request::{Argv, Program, Request};
 use cofferdam_engine::select::Candidate;
 use cofferdam_engine::{Engine, policy_hash, record};
 use cofferdam_testkit::outlets::{OutletScript, ScriptedOutlet, ScriptedOutlets, a_moment};
-use cofferdam_testkit::scripted::{Script, Scripted};
-
-/// Streams without anything in them.
-struct Silent;
-
-impl Streams for Silent {
-    fn accept(&self, _: Output) -> Boxed<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn has_input(&self) -> bool {
-        false
-    }
-
-    fn input(&self) -> Boxed<'_, Option<Vec<u8>>> {
-        Box::pin(async { None })
-    }
-
-    fn interrupt(&self) -> Boxed<'_, i32> {
-        Box::pin(std::future::pending())
-    }
-
-    fn resized(&self) -> Boxed<'_, WindowSize> {
-        Box::pin(std::future::pending())
-    }
-
-    fn dropped(&self) -> [u64; 2] {
-        [0, 0]
-    }
-}
+use cofferdam_testkit::scripted::{Script, Scripted, Silent};
 
 /// A program that never ends, in a backend that judges what leaves.
 fn script() -> Script {
     let egress = [Capability::Egress, Capability::EgressHttp, Capability::Dns];
-    Script {
-        offers: Offers::nothing().with(ALWAYS_ASKED).with(egress),
-        output: vec![],
-        ending: None,
-        left: Left::default(),
-        open_fails: false,
-        changed: vec![],
-        get_fails: false,
-        start_hangs: false,
-        stillborn: 0,
-        lacks: BTreeSet::new(),
-        renewals: None,
-    }
+    Script { ending: None, ..Script::offering(&egress) }
 }
 
 /// An engine with a scripted backend and scripted ways out.

@@ -3,72 +3,29 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use cofferdam_core::backend::{Boxed, Ending, Left, Output};
-use cofferdam_core::capability::{Capability, Offers};
+use cofferdam_core::backend::{Ending, Left};
+use cofferdam_core::capability::Capability;
 use cofferdam_core::files::{Pattern, Workspace};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{End, FaultCode, Outcome, RunId};
 use cofferdam_core::policy::{
-    ALWAYS_ASKED, BackendName, Ceiling, Cpus, HostPattern, Layer, NetworkRule, Policy, Profile, decide,
+    BackendName, Ceiling, Cpus, HostPattern, Layer, NetworkRule, Policy, Profile, decide,
 };
-use cofferdam_core::request::{Argv, Program, Request, Variable, WindowSize};
+use cofferdam_core::request::{Argv, Program, Request, Variable};
 use cofferdam_engine::pool::Pool;
-use cofferdam_engine::run::Streams;
 use cofferdam_engine::select::Candidate;
 use cofferdam_engine::{Engine, policy_hash, record};
 use cofferdam_testkit::outlets::{OutletScript, ScriptedOutlets};
-use cofferdam_testkit::scripted::{Script, Scripted};
-
-/// Streams without anything in them.
-struct Silent;
-
-impl Streams for Silent {
-    fn accept(&self, _: Output) -> Boxed<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn has_input(&self) -> bool {
-        false
-    }
-
-    fn input(&self) -> Boxed<'_, Option<Vec<u8>>> {
-        Box::pin(async { None })
-    }
-
-    fn interrupt(&self) -> Boxed<'_, i32> {
-        Box::pin(std::future::pending())
-    }
-
-    fn resized(&self) -> Boxed<'_, WindowSize> {
-        Box::pin(std::future::pending())
-    }
-
-    fn dropped(&self) -> [u64; 2] {
-        [0, 0]
-    }
-}
+use cofferdam_testkit::scripted::{Script, Scripted, Silent};
 
 fn script() -> Script {
     let offers = [Capability::Egress, Capability::EgressHttp, Capability::Dns, Capability::SeparateKernel];
-    Script {
-        offers: Offers::nothing().with(ALWAYS_ASKED).with(offers),
-        output: vec![],
-        ending: Some(Ending::Exited(0)),
-        left: Left::default(),
-        open_fails: false,
-        changed: vec![],
-        get_fails: false,
-        start_hangs: false,
-        stillborn: 0,
-        lacks: BTreeSet::new(),
-        renewals: None,
-    }
+    Script::offering(&offers)
 }
 
 fn request() -> Request {

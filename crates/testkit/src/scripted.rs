@@ -16,7 +16,9 @@ use cofferdam_core::files::Files;
 use cofferdam_core::grant::{Grant, SandboxKey};
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::outlet::{Doors, Outlet};
+use cofferdam_core::policy::ALWAYS_ASKED;
 use cofferdam_core::request::{File, Request, WindowSize};
+use cofferdam_engine::run::Streams;
 
 /// What its programs do.
 #[derive(Clone, Debug)]
@@ -43,6 +45,56 @@ pub struct Script {
     pub stillborn: usize,
     /// How often each sandbox can be renewed; none can't be settled.
     pub renewals: Option<usize>,
+}
+
+impl Script {
+    /// Programs that say nothing and exit with 0, in a backend that has what every policy asks for and this.
+    #[must_use]
+    pub fn offering(more: &[Capability]) -> Script {
+        Script {
+            offers: Offers::nothing().with(ALWAYS_ASKED).with(more.iter().copied()),
+            output: vec![],
+            ending: Some(Ending::Exited(0)),
+            left: Left::default(),
+            open_fails: false,
+            changed: vec![],
+            get_fails: false,
+            start_hangs: false,
+            stillborn: 0,
+            lacks: BTreeSet::new(),
+            renewals: None,
+        }
+    }
+}
+
+/// Streams of a run without anything in them.
+#[derive(Debug)]
+pub struct Silent;
+
+impl Streams for Silent {
+    fn accept(&self, _: Output) -> Boxed<'_, std::io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn has_input(&self) -> bool {
+        false
+    }
+
+    fn input(&self) -> Boxed<'_, Option<Vec<u8>>> {
+        Box::pin(async { None })
+    }
+
+    fn interrupt(&self) -> Boxed<'_, i32> {
+        Box::pin(std::future::pending())
+    }
+
+    fn resized(&self) -> Boxed<'_, WindowSize> {
+        Box::pin(std::future::pending())
+    }
+
+    fn dropped(&self) -> [u64; 2] {
+        [0, 0]
+    }
 }
 
 /// An entry that `get` hands over, as a sandbox may say it: nothing of it need be true.

@@ -235,7 +235,7 @@ impl WasmSession {
             }
         };
         worker.last = Some(number);
-        self.count_anew()?;
+        self.count_anew();
         let worker = self.worker.as_ref().ok_or(BackendError::Gone)?;
         let (talk, process) = (Arc::clone(&worker.talk), worker.number);
         let inside = Arc::clone(self.jail.inside());
@@ -382,16 +382,15 @@ impl WasmSession {
     }
 
     /// Counts from here what a program uses, where the worker has run another. Not before it has started: only then
-    /// has the worker wiped what that left.
-    fn count_anew(&mut self) -> Result<(), BackendError> {
-        if self.before.is_of_another {
-            let cpu = self.cpu()?;
-            let group = &self.jail.inside().group;
-            let (memory_bytes, peak_is_old) =
-                (group.memory_bytes().unwrap_or(0), !group.forget_memory_peak());
-            self.before = Before { cpu, memory_bytes, peak_is_old, is_of_another: false, ..self.before };
+    /// has the worker wiped what that left. It runs already, so what can't be read is no reason to say that it doesn't.
+    fn count_anew(&mut self) {
+        if !self.before.is_of_another {
+            return;
         }
-        Ok(())
+        let cpu = self.cpu().unwrap_or(self.before.cpu);
+        let group = &self.jail.inside().group;
+        let (memory_bytes, peak_is_old) = (group.memory_bytes().unwrap_or(0), !group.forget_memory_peak());
+        self.before = Before { cpu, memory_bytes, peak_is_old, is_of_another: false, ..self.before };
     }
 
     /// Processor time that the worker has used.

@@ -229,7 +229,8 @@ fn ending(outcome: &Outcome) -> String {
         End::SandboxError => "Cofferdam failed".into(),
         End::Signalled(signal) => format!("ended by signal {signal}"),
         End::TimedOut if outcome.times.run.is_zero() => {
-            "timed out before it was started, which a module is when it is compiled (allow more with --timeout)".into()
+            "timed out while it was being prepared: a module is compiled when it first runs (allow more with --timeout)"
+                .into()
         }
         End::TimedOut => format!("timed out after {} (allow more with --timeout)", short(outcome.times.run)),
     }

@@ -128,7 +128,7 @@ pub(crate) fn a_control_that_the_host_lacks_is_refused_by_name(row: &mut Row) ->
         row.inconclusive("cgroups and parts of /proc: only root can hide them");
     }
     needs_a_boundary_that_is_not_here(row);
-    row.inconclusive("the fallback of a proxy: there is no proxy yet");
+    row.inconclusive("captures where the kernel has no nftables: this one has it (docs/decisions/0016)");
     Ended::Tested
 }
 

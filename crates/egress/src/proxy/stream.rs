@@ -2,9 +2,11 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use cofferdam_core::egress::Exhausted;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -88,17 +90,27 @@ pub(crate) struct Metered {
     opened: Opened,
     /// Bytes that are counted and not sent yet: the kernel didn't take them.
     counted: u64,
+    ended_by: EndedBy,
 }
+
+/// The budget that ended a connection, if one did. The library that sends over it can't always say.
+pub(crate) type EndedBy = Arc<OnceLock<Exhausted>>;
 
 impl Metered {
     pub(crate) fn new(stream: TcpStream, opened: Opened) -> Self {
-        Metered { stream, opened, counted: 0 }
+        Metered { stream, opened, counted: 0, ended_by: EndedBy::default() }
+    }
+
+    /// Where it is said which budget ended it.
+    pub(crate) fn ended_by(&self) -> EndedBy {
+        self.ended_by.clone()
     }
 
     /// Counts bytes before they leave.
     fn count(&mut self, bytes: usize) -> io::Result<()> {
         let more = (bytes as u64).saturating_sub(self.counted);
-        self.opened.sandbox().budget().bytes_out(more).map_err(io::Error::other)?;
+        let counted = self.opened.sandbox().budget().bytes_out(more);
+        counted.map_err(|why| io::Error::other(*self.ended_by.get_or_init(|| why)))?;
         self.counted += more;
         Ok(())
     }

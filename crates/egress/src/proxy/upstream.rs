@@ -17,10 +17,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 use tokio::time::Instant;
 
-use super::dial::{DialError, Dialled, begin_tls, dial, exhausted, judge_address};
+use super::dial::{DialError, Dialled, begin_tls, dial, judge_address};
 use super::http::headers::{authority, join_cookies, take_off};
 use super::sandbox::{Sandbox, Within};
-use super::stream::Stream;
+use super::stream::{EndedBy, Stream};
 use crate::control::Allowed;
 
 /// How long a connection is kept that nobody uses: less than most origins keep theirs.
@@ -43,6 +43,7 @@ enum Sender {
 struct Upstream {
     sender: Sender,
     ip: IpAddr,
+    ended_by: EndedBy,
 }
 
 /// Which connections can serve a request.
@@ -80,7 +81,7 @@ impl Pool {
             }
             if let Sender::Http2(sender) = &upstream.sender {
                 let sender = Sender::Http2(sender.clone());
-                kept.push((now, Upstream { sender, ip: upstream.ip }));
+                kept.push((now, Upstream { sender, ip: upstream.ip, ended_by: upstream.ended_by.clone() }));
             }
             return Some(upstream);
         }
@@ -141,7 +142,7 @@ pub(crate) async fn send(
             }
             Err(mut error) => match error.take_message() {
                 Some(unsent) => request = unsent,
-                None => return Err(failed(permit, error.error())),
+                None => return Err(failed(permit, &upstream.ended_by)),
             },
         }
     }
@@ -175,6 +176,7 @@ async fn open(
 ) -> Result<Upstream, DialError> {
     let to = permit.to();
     let Dialled { stream, ip } = dial(sandbox, to, permit.terms()).await?;
+    let ended_by = stream.ended_by();
     let (stream, is_http2): (Stream, bool) = if key.has_tls {
         let outside = sandbox.outside();
         let config = if upgrades { &outside.tls_http1 } else { &outside.tls };
@@ -186,12 +188,12 @@ async fn open(
     };
     let sender = handshake(sandbox, stream, is_http2).await;
     let sender = sender.map_err(|error| DialError::Unreachable(std::io::Error::other(error)))?;
-    let upstream = Upstream { sender, ip };
+    let upstream = Upstream { sender, ip, ended_by };
     if let Sender::Http2(sender) = &upstream.sender
         && !upgrades
     {
         let sender = Sender::Http2(sender.clone());
-        sandbox.pool().keep(key.clone(), Upstream { sender, ip });
+        sandbox.pool().keep(key.clone(), Upstream { sender, ip, ended_by: upstream.ended_by.clone() });
     }
     Ok(upstream)
 }
@@ -242,10 +244,10 @@ fn answered(
             }
         });
     } else if let Sender::Http1(mut sender) = upstream.sender {
-        let (within, ip) = (sandbox.clone(), upstream.ip);
+        let (within, ip, ended_by) = (sandbox.clone(), upstream.ip, upstream.ended_by);
         sandbox.spawn(async move {
             if sender.ready().await.is_ok() {
-                within.pool().keep(key, Upstream { sender: Sender::Http1(sender), ip });
+                within.pool().keep(key, Upstream { sender: Sender::Http1(sender), ip, ended_by });
             }
         });
     }
@@ -304,8 +306,8 @@ fn refusal(permit: &RequestPermit, error: &DialError) -> Box<Denial> {
     })
 }
 
-fn failed(permit: &RequestPermit, error: &hyper::Error) -> Box<Denial> {
-    Box::new(match exhausted(error) {
+fn failed(permit: &RequestPermit, ended_by: &EndedBy) -> Box<Denial> {
+    Box::new(match ended_by.get() {
         Some(why) => why.denial(permit.denial(DenialCode::LimitExceeded)),
         None => permit.denial(DenialCode::UpstreamUnreachable),
     })

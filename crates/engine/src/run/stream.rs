@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cofferdam_core::backend::{BackendError, Ending, Output, Running, Session};
+use cofferdam_core::backend::{BackendError, Ending, Left, Output, Running, Session};
 use cofferdam_core::policy::Limits;
 
 use super::ends::{Cause, Ended};
@@ -53,11 +53,7 @@ pub(super) async fn until_the_end(
     let ran_for = began.elapsed();
     let halting = Instant::now();
     way_out.cut().await;
-    let mut settled = if wanted_again && has_exited(&cause) {
-        session.settle().await.unwrap_or(None) // what can't be settled is halted
-    } else {
-        None
-    };
+    let mut settled = if wanted_again { settle(session, &cause).await } else { None };
     if settled.is_some() && !pumped {
         // Whoever holds the output open doesn't live on; a slow reader isn't waited for either.
         match tokio::time::timeout(SETTLING, &mut pumping).await {
@@ -93,9 +89,12 @@ pub(super) fn deadline(limits: &Limits) -> Instant {
 /// settled rather than halted: it is in the pipes already.
 const SETTLING: Duration = Duration::from_millis(50);
 
-/// Whether a program has ended by itself.
-fn has_exited(cause: &Cause) -> bool {
-    matches!(cause, Cause::Program(Ending::Exited(_), _))
+/// Settles a sandbox whose program has ended by itself. What can't be settled is halted.
+async fn settle(session: &mut dyn Session, cause: &Cause) -> Option<Left> {
+    match cause {
+        Cause::Program(Ending::Exited(_), _) => session.settle().await.unwrap_or(None),
+        _ => None,
+    }
 }
 
 /// Delivers what was in the pipes when everything died. A program that ended by itself may take as

@@ -431,8 +431,7 @@ impl Launch {
             child::run(&image, &ends)
         })
         .map_err(failed("create the namespaces"))?;
-        drop((blocked, owner));
-        drop((gate_read, failure_write, child_exchange));
+        drop((blocked, owner, gate_read, failure_write, child_exchange));
         // From here on, dropping `launched` kills and reaps the child.
         let mut launched = Launched {
             pid,

@@ -160,10 +160,10 @@ def _is_read_only(path):
     """Whether a file is there and can't be written, as all of those that were handed over."""
     try:
         os.close(os.open(path, os.O_RDWR))
-    except (FileNotFoundError, IsADirectoryError, ValueError):
-        return False
-    except OSError:
-        return os.path.isfile(path)
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and os.path.isfile(path)
+    except ValueError:
+        return False  # a NUL in it, of which SQLite's module says more
     return False
 
 
