@@ -80,7 +80,19 @@ impl Net {
         let thread = std::thread::spawn(move || serve(&its_world, stopped, &tell));
         let holder = told.recv().unwrap()?;
         world.log.begin(holder);
-        Ok(Net { world, holder, folder, stop: Some(stop), thread: Some(thread) })
+        let net = Net { world, holder, folder, stop: Some(stop), thread: Some(thread) };
+        if is_root() {
+            net.lets_everybody_ping();
+        }
+        Ok(net)
+    }
+
+    /// An ordinary user's echo requests leave, as on a desktop: by default a new network allows nobody any.
+    fn lets_everybody_ping(&self) {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 0 2147483647 > /proc/sys/net/ipv4/ping_group_range"]);
+        let ran = self.run(&command);
+        assert_eq!(ran.code, 0, "{ran:?}");
     }
 
     /// A command as it is, but in there. Whoever it becomes, it is the same user that a test's command is.
