@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::backend::Boxed;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
-use cofferdam_core::outlet::{Cut, Doors, Outlet, OutletError, Outlets, Sink};
+use cofferdam_core::outlet::{Cut, Dial, Doors, Outlet, OutletError, Outlets, Sink};
 use cofferdam_egress::outlet::{self, DeniedNames, ProxyProgram, Settings};
 
 use crate::cli;
@@ -105,6 +106,10 @@ impl Outlet for UnrecordedOutlet {
 
     fn attach(&self, doors: Doors) -> Result<(), OutletError> {
         self.0.attach(doors)
+    }
+
+    fn connect(&self, dial: Dial, stream: OwnedFd) -> Boxed<'_, Result<(), OutletError>> {
+        self.0.connect(dial, stream)
     }
 
     fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {

@@ -5,13 +5,15 @@
 //!
 //! 1. The engine opens an [`Outlet`] for a grant ([`Outlets::open`]) and gives it to the backend, which has the
 //!    sandbox trust its [`authority`](Outlet::authority) and hands over its [`Doors`].
+//!    A sandbox without sockets has no doors: its backend hands in each connection that a program asks for
+//!    ([`Outlet::connect`]).
 //! 2. When a run gets the sandbox, [`Outlet::record`] says where its events go. Until then nothing goes through.
 //! 3. The run's end begins with [`Outlet::cut`], before anything inside is killed.
 //!
 //! # Invariants
 //!
 //! 1. Nothing goes out that isn't in the audit log: what is let out waits for the answer of [`Sink::record`].
-//! 2. An outlet lets nothing through before `attach` and `record`, and after `cut`. One that is dropped is cut.
+//! 2. An outlet lets nothing through before `record`, and after `cut`. One that is dropped is cut.
 //! 3. An outlet serves one run. A sandbox that is renewed gets another.
 //!
 //! # Deliberately absent
@@ -52,6 +54,15 @@ pub trait Outlet: Send + Sync {
     /// [`OutletError`] if they can't be used, or were handed over before. The doors are closed then.
     fn attach(&self, doors: Doors) -> Result<(), OutletError>;
 
+    /// Takes a connection that was made for a program without sockets: what it sends comes out of `stream`, a
+    /// stream socket that is connected to the sandbox's side. Where it leads is decided as for any other, so a
+    /// refusal is read from it, or it is closed. Done when whoever decides has it.
+    ///
+    /// # Errors
+    ///
+    /// [`OutletError`] if nothing goes through, or not any more.
+    fn connect(&self, dial: Dial, stream: OwnedFd) -> Boxed<'_, Result<(), OutletError>>;
+
     /// Sends the events of this outlet to `sink` from now on, for the run that has the sandbox.
     fn record(&self, run: &RunId, sink: Arc<dyn Sink>);
 
@@ -70,6 +81,18 @@ pub struct Doors {
     pub proxy: Option<OwnedFd>,
     /// What counts refused datagrams; none where nobody does.
     pub table: Option<OwnedFd>,
+}
+
+/// A connection that a program asks its sandbox's side for. Everything here is what the program says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dial {
+    /// The host, which may be none.
+    pub host: Vec<u8>,
+    /// The port.
+    pub port: u16,
+    /// Whether TLS is to be spoken with the server, by us: the program sends and reads what is inside. The name is
+    /// the one by which the program wants to know the server, which has to be the host's.
+    pub tls: Option<Vec<u8>>,
 }
 
 /// Where the events of an outlet go.
@@ -138,6 +161,11 @@ impl Outlet for Closed {
     fn attach(&self, doors: Doors) -> Result<(), OutletError> {
         drop(doors);
         Ok(())
+    }
+
+    fn connect(&self, _: Dial, stream: OwnedFd) -> Boxed<'_, Result<(), OutletError>> {
+        drop(stream);
+        Box::pin(async { Err(OutletError::of("let anything out")(io::ErrorKind::Unsupported.into())) })
     }
 
     fn record(&self, _: &RunId, _: Arc<dyn Sink>) {}

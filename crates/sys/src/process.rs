@@ -214,6 +214,20 @@ pub fn readable_within(fd: BorrowedFd<'_>, most: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
 }
 
+/// Waits until one of these is readable, at most so long where it says so. Says of each whether it is.
+///
+/// # Errors
+///
+/// What the kernel said.
+pub fn which_are_readable(fds: &[BorrowedFd<'_>], most: Option<Duration>) -> io::Result<Vec<bool>> {
+    let poll = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polls: Vec<_> = fds.iter().map(poll).collect();
+    let milliseconds = most.map_or(-1, |most| most.as_millis().min(i32::MAX as u128) as i32);
+    // SAFETY: as many live structures as the count says.
+    result(unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, milliseconds) })?;
+    Ok(polls.iter().map(|poll| poll.revents != 0).collect())
+}
+
 /// All signals are blocked for this thread until this is dropped.
 pub(crate) struct SignalsBlocked {
     before: libc::sigset_t,

@@ -1,6 +1,7 @@
 //! Ways out that do what they are told and record what they were told: for tests of the engine and of backends.
 
 use std::future::pending;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -9,7 +10,7 @@ use cofferdam_core::backend::Boxed;
 use cofferdam_core::egress::{Denial, DenialCode};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::outlet::{Cut, Doors, Outlet, OutletError, Outlets, Sink};
+use cofferdam_core::outlet::{Cut, Dial, Doors, Outlet, OutletError, Outlets, Sink};
 use cofferdam_core::policy::Limits;
 
 /// What the ways out of a test do.
@@ -127,6 +128,12 @@ impl Outlet for ScriptedOutlet {
         *self.doors.lock().unwrap() = Some(doors);
         self.told.lock().unwrap().push("attach".to_owned());
         Ok(())
+    }
+
+    fn connect(&self, dial: Dial, stream: OwnedFd) -> Boxed<'_, Result<(), OutletError>> {
+        drop(stream);
+        self.told.lock().unwrap().push(format!("connect {}:{}", dial.host.escape_ascii(), dial.port));
+        Box::pin(async { Ok(()) })
     }
 
     fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {

@@ -150,8 +150,9 @@ fn fix(way_out: WayOut) -> String {
              alone is added by `cofferdam setup python --template NAME --with {name}`; a container has those of the \
              host, or with --venv DIR of a virtual environment: --backend container --profile internal, if nobody outside controls the program or what it reads"
         ),
-        WayOut::Nowhere => "hand over what it needs with --in or through standard input; a container has a loopback of \
-                            its own and reaches the hosts that --allow names: --backend container --profile internal"
+        WayOut::Loopback => "urllib, http.client, requests and a client's sockets reach the hosts that --allow names; a \
+                             container has a loopback to serve on: --backend container --profile internal, if nobody \
+                             outside controls the program or what it reads"
             .to_owned(),
         WayOut::Terminal => "a container has a terminal: -t --backend container --profile internal, if nobody \
                              outside controls the program or what it reads"
@@ -168,12 +169,7 @@ fn source<'a>(script: &'a Script, files: &Files) -> Cow<'a, [u8]> {
 }
 
 /// What no program of WebAssembly has here, why, and what to do.
-const OWN_GAPS: [(Capability, &str, &str); 7] = [
-    (Capability::Egress, NO_NETWORK, NO_RULES),
-    (Capability::EgressHttp, NO_NETWORK, NO_RULES),
-    (Capability::EgressTcp, NO_NETWORK, NO_RULES),
-    (Capability::Dns, NO_NETWORK, NO_RULES),
-    (Capability::DenialsUnlistedPort, NO_NETWORK, NO_RULES),
+const OWN_GAPS: [(Capability, &str, &str); 2] = [
     (
         Capability::SeparateKernel,
         "a program makes no system call, but the worker that runs it shares the host's kernel",
@@ -186,9 +182,16 @@ const OWN_GAPS: [(Capability, &str, &str); 7] = [
     ),
 ];
 
-const NO_NETWORK: &str = "WebAssembly has no network in this version";
-const NO_RULES: &str =
-    "a container lets out what rules name: --backend container --profile internal; or remove the rules";
+/// What it has wherever its jail can be made. It needs nothing of the host's for a way out: a program has no socket,
+/// and asks its worker for each connection.
+const OWN: [Capability; 6] = [
+    Capability::NoAmbientAuthority,
+    Capability::Egress,
+    Capability::EgressHttp,
+    Capability::EgressTcp,
+    Capability::Dns,
+    Capability::DenialsUnlistedPort,
+];
 
 /// What a file of a workspace begins with.
 fn read(workspace: &Path, path: &Path) -> Option<Vec<u8>> {
@@ -225,7 +228,7 @@ impl Backend for Wasm {
                 return jail.clone();
             }
             // Its own words, where a container's would speak of something else.
-            let offers = jail.clone().with([Capability::NoAmbientAuthority]);
+            let offers = jail.clone().with(OWN);
             OWN_GAPS
                 .into_iter()
                 .fold(offers, |offers, (capability, why, fix)| offers.without(capability, why, fix))
@@ -276,7 +279,6 @@ impl Backend for Wasm {
         grant: Grant,
         outlet: Arc<dyn Outlet>,
     ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
-        drop(outlet); // a worker has no sockets
         Box::pin(async move {
             let templates = self
                 .templates()
@@ -285,11 +287,9 @@ impl Backend for Wasm {
             let fittings = jail::fittings(self.own.path.clone(), templates.folder().path());
             let gaps = self.gaps(&grant);
             let mut jail = self.container.open_with(run, &grant, &gaps, &fittings, None).await?;
-            let missing = gaps.iter().any(|gap| gap.capability == Capability::NoAmbientAuthority);
+            let is_missing = |own: &Capability| gaps.iter().any(|gap| gap.capability == *own);
             jail.enforced_mut().remove(&Capability::Tty);
-            if !missing {
-                jail.enforced_mut().insert(Capability::NoAmbientAuthority);
-            }
+            jail.enforced_mut().extend(OWN.into_iter().filter(|own| !is_missing(own)));
             let mut session = WasmSession {
                 jail: Box::new(jail),
                 templates,
@@ -300,6 +300,7 @@ impl Backend for Wasm {
                 worker: None,
                 modules: Default::default(),
                 before: Before::default(),
+                outlet,
                 cpu_at_the_end: None,
             };
             session.employ_ahead().await;

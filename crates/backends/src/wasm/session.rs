@@ -61,6 +61,8 @@ pub(super) struct WasmSession {
     /// Modules that were put, by name.
     pub(super) modules: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) before: Before,
+    /// The only way out of the run that has the sandbox.
+    pub(super) outlet: Arc<dyn Outlet>,
     /// What the worker had used when it was halted.
     pub(super) cpu_at_the_end: Option<Duration>,
 }
@@ -182,7 +184,7 @@ impl Session for WasmSession {
         mut self: Box<Self>,
         outlet: Arc<dyn Outlet>,
     ) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
-        drop(outlet); // a worker has no sockets
+        self.outlet = outlet;
         Box::pin(async move {
             match self.wipe().await {
                 Ok(true) => Ok(Some(self as Box<dyn Session>)),
@@ -227,7 +229,8 @@ impl WasmSession {
         let run = ToWorker::Run { script, argv, envp, seed };
         let (pipes, inside) = Pipes::make(stdin).map_err(BackendError::host("make the program's pipes"))?;
         let worker = self.worker.as_mut().ok_or(BackendError::Gone)?;
-        let number = match worker.talk.run(&run, inside.each_ref().map(AsFd::as_fd)).await? {
+        let (streams, outlet) = (inside.each_ref().map(AsFd::as_fd), Arc::clone(&self.outlet));
+        let number = match worker.talk.run(&run, streams, outlet).await? {
             Answer::Done(number) => number,
             Answer::Refused(why) if is_module => return Err(unfit(&name, why)),
             Answer::Refused(why) => {

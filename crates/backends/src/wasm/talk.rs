@@ -5,37 +5,42 @@
 //! asked it has to answer in time; only how its program ends can take longer.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cofferdam_core::backend::BackendError;
+use cofferdam_core::outlet::{Dial, Outlet};
 use cofferdam_guest::wire::{Frame, Inbox};
 use tokio::sync::Mutex;
 
 use super::weakened;
 use super::wire::{FromWorker, ToWorker, Trap, VERSION};
-use crate::channel::{Channel, in_time};
+use crate::channel::{Channel, PATIENCE, in_time};
 
 /// A conversation with a worker. Speaking and listening are independent of each other.
-#[derive(Debug)]
 pub(super) struct Talk {
-    channel: Channel,
+    channel: Arc<Channel>,
     ear: Mutex<Ear>,
+    /// Whether a connection is being made that its program asked for.
+    is_dialling: Arc<AtomicBool>,
     /// Whether it must not have another program: one was ended by the engine, or it is gone, or it said what
     /// it can't say.
     spoiled: AtomicBool,
 }
 
 /// What was heard so far.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Ear {
     inbox: Inbox,
     /// How many programs it has started.
     started: usize,
     /// How those of them that have ended did, in their order: one runs at a time.
     ends: Vec<End>,
+    /// The way out of the one that runs.
+    outlet: Option<Arc<dyn Outlet>>,
 }
 
 /// How a program ended, as its worker tells it.
@@ -59,7 +64,8 @@ impl Talk {
     /// Takes the host's end of the socket.
     pub(super) fn new(socket: StdUnixStream) -> io::Result<Self> {
         let channel = Channel::new(socket, "WebAssembly worker")?;
-        Ok(Talk { channel, ear: Mutex::default(), spoiled: AtomicBool::new(false) })
+        let (channel, is_dialling) = (Arc::new(channel), Arc::default());
+        Ok(Talk { channel, ear: Mutex::default(), is_dialling, spoiled: AtomicBool::new(false) })
     }
 
     /// Whether it must not have another program.
@@ -109,13 +115,15 @@ impl Talk {
         }
     }
 
-    /// Starts a program on three streams; gives its number.
+    /// Starts a program on three streams, with this way out; gives its number.
     pub(super) async fn run(
         &self,
         run: &ToWorker,
         streams: [BorrowedFd<'_>; 3],
+        outlet: Arc<dyn Outlet>,
     ) -> Result<Answer<usize>, BackendError> {
         let mut ear = self.ear.lock().await;
+        ear.outlet = Some(outlet);
         self.say(run, &streams).await?;
         match self.answer(&mut ear).await? {
             FromWorker::Started => {
@@ -143,6 +151,9 @@ impl Talk {
                         End::Trapped(trap)
                     });
                 }
+                Some(FromWorker::Dial { host, port, tls }) if ear.ends.len() < ear.started => {
+                    self.dial(&ear, Dial { host, port, tls })?;
+                }
                 Some(other) => return Err(self.out_of_turn(&other)),
                 None => {
                     self.spoil();
@@ -151,6 +162,27 @@ impl Talk {
             }
         }
         Ok(ear.ends.get(program).copied())
+    }
+
+    /// Makes a connection for its program, and says so: by itself, since whoever listens may stop.
+    fn dial(&self, ear: &Ear, dial: Dial) -> Result<(), BackendError> {
+        let Some(outlet) = ear.outlet.clone() else { return Ok(()) };
+        if self.is_dialling.swap(true, Ordering::Relaxed) {
+            self.spoil();
+            return Err(BackendError::Wire("two connections at once".to_owned()));
+        }
+        let (channel, is_dialling) = (Arc::clone(&self.channel), Arc::clone(&self.is_dialling));
+        tokio::spawn(async move {
+            let connection = connect(&*outlet, dial).await;
+            drop(outlet);
+            is_dialling.store(false, Ordering::Relaxed);
+            // Whoever asked may be gone.
+            let _ = match &connection {
+                Some(stream) => channel.write(&ToWorker::Dialled.encode(), &[stream.as_fd()]).await,
+                None => channel.write(&ToWorker::NotDialled.encode(), &[]).await,
+            };
+        });
+        Ok(())
     }
 
     /// Has it drop everything of the last program.
@@ -204,10 +236,18 @@ impl Talk {
     }
 }
 
+/// A program's end of a new connection to its way out; none where nothing goes out.
+async fn connect(outlet: &dyn Outlet, dial: Dial) -> Option<StdUnixStream> {
+    let (theirs, ours) = StdUnixStream::pair().ok()?;
+    let connected = tokio::time::timeout(PATIENCE, outlet.connect(dial, ours.into())).await;
+    connected.ok()?.ok().map(|()| theirs)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::os::fd::AsFd;
+
+    use cofferdam_core::outlet::Closed;
 
     use super::super::wire::Kind;
     use super::*;
@@ -227,7 +267,7 @@ mod tests {
 
     async fn start(talk: &Talk) -> Result<Answer<usize>, BackendError> {
         let null = std::fs::File::open("/dev/null").unwrap();
-        talk.run(&run(), [null.as_fd(); 3]).await
+        talk.run(&run(), [null.as_fd(); 3], Arc::new(Closed)).await
     }
 
     #[tokio::test]
@@ -287,6 +327,33 @@ mod tests {
         let failed = compile(&[FromWorker::Failed("no".into())], false).await;
         assert!(matches!(failed, Ok(Some(Answer::Refused(why))) if why == "no"));
         assert!(matches!(compile(&[FromWorker::Clean], false).await, Err(BackendError::Wire(_))));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_asks_for_connections_is_answered_one_at_a_time() {
+        let dial = FromWorker::Dial { host: b"a.test".to_vec(), port: 443, tls: None };
+        let (talk, mut theirs) = with(&[FromWorker::Started, dial.clone()]).await;
+        start(&talk).await.unwrap();
+        let mut inbox = Inbox::default();
+        for _ in 0..2 {
+            let answer = async {
+                let end = tokio::time::timeout(Duration::from_millis(50), talk.end_of(0)).await;
+                assert!(end.is_err(), "it runs");
+            };
+            answer.await;
+            let mut bytes = [0; 256];
+            let count = theirs.read(&mut bytes).unwrap();
+            inbox.push(&bytes[..count]);
+            while let Some(message) = inbox.take::<ToWorker>().unwrap() {
+                if matches!(message, ToWorker::NotDialled) {
+                    theirs.write_all(&dial.encode()).unwrap();
+                }
+            }
+        }
+        theirs.write_all(&[dial.encode(), dial.encode()].concat()).unwrap();
+        assert!(matches!(talk.end_of(0).await, Err(BackendError::Wire(_))), "two at once");
+        let (talk, _theirs) = with(std::slice::from_ref(&dial)).await;
+        assert!(matches!(start(&talk).await, Err(BackendError::Wire(_))), "none of its programs runs");
     }
 
     #[tokio::test]

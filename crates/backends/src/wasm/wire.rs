@@ -8,6 +8,7 @@
 //! Compile ─► Compiled | Failed  once, instead of all others
 //! Open ─► Ready | Failed        once
 //! Run  ─► Started, Exited | Trapped       or Failed, if it could not be started
+//!      Dial ◄─ while it runs; Dialled | NotDialled ─►      one at a time
 //! Renew ─► Clean                after a run; or the worker ends
 //! ```
 //!
@@ -19,13 +20,16 @@ use std::ffi::{CStr, CString};
 use cofferdam_guest::wire::{BadFrame, Frame, Reader, Writer};
 
 /// The version of this wire; the worker says it when it is ready.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The longest frame that a worker takes: a script, its arguments and its environment.
 pub const TO_WORKER_BYTES: usize = 64 << 20;
 
 /// The longest frame that a host takes from a worker.
 pub const FROM_WORKER_BYTES: usize = 4 << 10;
+
+/// The most bytes of a host's name that a worker passes on: more than any has (253), so that what is cut is none.
+pub const MOST_HOST_BYTES: usize = 1 << 10;
 
 /// The longest text in a frame of a worker's, so that any text fits with its length and kind.
 const MOST_TEXT_BYTES: usize = FROM_WORKER_BYTES - 16;
@@ -52,6 +56,10 @@ pub enum ToWorker {
         /// What it is: no Python.
         kind: Kind,
     },
+    /// A connection is made, and its descriptor comes with this.
+    Dialled,
+    /// No connection is made: nothing goes out, or not any more.
+    NotDialled,
     /// Open what is to be run. Once, and first.
     Open {
         /// The path of the prepared file, as the worker sees it.
@@ -123,6 +131,15 @@ pub enum FromWorker {
     Clean,
     /// What was compiled is written.
     Compiled,
+    /// The program asks for a connection.
+    Dial {
+        /// The host, as it names it.
+        host: Vec<u8>,
+        /// The port.
+        port: u16,
+        /// Where we are to speak TLS with the server, the name by which it wants to know it.
+        tls: Option<Vec<u8>>,
+    },
     /// The program ended by itself.
     Exited(i32),
     /// What was asked could not be done, and why. Shown to a person, so it must be taken as untrusted
@@ -153,6 +170,8 @@ const OPEN: u8 = 1;
 const RENEW: u8 = 2;
 const RUN: u8 = 3;
 const COMPILE: u8 = 4;
+const DIALLED: u8 = 5;
+const NOT_DIALLED: u8 = 6;
 const CLEAN: u8 = 129;
 const EXITED: u8 = 130;
 const FAILED: u8 = 131;
@@ -160,6 +179,7 @@ const READY: u8 = 132;
 const STARTED: u8 = 133;
 const TRAPPED: u8 = 134;
 const COMPILED: u8 = 135;
+const DIAL: u8 = 136;
 
 impl Frame for ToWorker {
     const MOST_BYTES: usize = TO_WORKER_BYTES;
@@ -184,6 +204,8 @@ impl Frame for ToWorker {
                 }
                 frame.finish()
             }
+            ToWorker::Dialled => Writer::new(DIALLED).finish(),
+            ToWorker::NotDialled => Writer::new(NOT_DIALLED).finish(),
             ToWorker::Renew => Writer::new(RENEW).finish(),
             ToWorker::Run { script, argv, envp, seed } => {
                 let mut frame = Writer::new(RUN);
@@ -212,6 +234,8 @@ impl Frame for ToWorker {
                 memory_bytes: u64::from_le_bytes(reader.array()?),
                 preopens: preopens(kind, &mut reader)?,
             },
+            DIALLED => ToWorker::Dialled,
+            NOT_DIALLED => ToWorker::NotDialled,
             RENEW => ToWorker::Renew,
             RUN => {
                 let script = match reader.flag()? {
@@ -249,6 +273,14 @@ impl Frame for FromWorker {
         let (kind, number) = match self {
             FromWorker::Clean => (CLEAN, 0),
             FromWorker::Compiled => (COMPILED, 0),
+            FromWorker::Dial { host, port, tls } => {
+                let mut frame = Writer::new(DIAL);
+                frame.bytes(host).number(&port.to_le_bytes()).flag(tls.is_some());
+                if let Some(name) = tls {
+                    frame.bytes(name);
+                }
+                return frame.finish();
+            }
             FromWorker::Exited(code) => (EXITED, *code),
             FromWorker::Failed(text) => {
                 let mut frame = Writer::new(FAILED);
@@ -270,6 +302,11 @@ impl Frame for FromWorker {
         if kind == FAILED {
             let text = str::from_utf8(reader.bytes()?).map_err(|_| bad)?.to_owned();
             return reader.end(FromWorker::Failed(text));
+        }
+        if kind == DIAL {
+            let (host, port) = (reader.bytes()?.to_vec(), u16::from_le_bytes(reader.array()?));
+            let tls = if reader.flag()? { Some(reader.bytes()?.to_vec()) } else { None };
+            return reader.end(FromWorker::Dial { host, port, tls });
         }
         let number = i32::from_le_bytes(reader.array()?);
         let nothing = |message| if number == 0 { Ok(message) } else { Err(bad) };
@@ -337,6 +374,10 @@ mod tests {
         ToWorker::Run { script, argv, envp: vec![c"A=b".into()], seed: [7; 32] }
     }
 
+    fn dial(tls: Option<&[u8]>) -> FromWorker {
+        FromWorker::Dial { host: vec![b'a'; MOST_HOST_BYTES], port: 443, tls: tls.map(<[u8]>::to_vec) }
+    }
+
     fn script() -> Script {
         Script { name: c"a.py".into(), source: b"print(0)\0\xff".to_vec() }
     }
@@ -348,7 +389,8 @@ mod tests {
             ToWorker::Open { module, image: None, kind: Kind::Core, memory_bytes: 0, preopens: vec![] };
         let compile = |kind| ToWorker::Compile { kind };
         let compiles = [compile(Kind::Core), compile(Kind::Component)];
-        let sent = [&[open(), core, run(Some(script())), run(None), ToWorker::Renew][..], &compiles].concat();
+        let others = [ToWorker::Renew, ToWorker::Dialled, ToWorker::NotDialled];
+        let sent = [&[open(), core, run(Some(script())), run(None)][..], &others, &compiles].concat();
         let bytes: Vec<u8> = sent.iter().flat_map(Frame::encode).collect();
         for cut in 1..bytes.len() {
             let mut inbox = Inbox::default();
@@ -369,6 +411,8 @@ mod tests {
         let others = [
             FromWorker::Clean,
             FromWorker::Compiled,
+            dial(None),
+            dial(Some(&[b'x'; MOST_HOST_BYTES])),
             FromWorker::Exited(-1),
             FromWorker::Exited(3),
             FromWorker::Failed("no such file: ü".to_owned()),
@@ -392,7 +436,9 @@ mod tests {
             }
             assert!(ToWorker::decode(kind, &[payload, b"x"].concat()).is_err());
         }
-        for answer in [FromWorker::Failed("why".to_owned()), FromWorker::Started] {
+        for answer in
+            [FromWorker::Failed("why".to_owned()), FromWorker::Started, dial(None), dial(Some(b"b"))]
+        {
             let frame = answer.encode();
             for length in 0..frame.len() - 5 {
                 assert!(FromWorker::decode(frame[4], &frame[5..5 + length]).is_err(), "{length}");
@@ -427,7 +473,7 @@ mod tests {
         {
             assert_eq!(FromWorker::decode(kind, &i32::to_le_bytes(number)), Err(BadFrame::Content(kind)));
         }
-        for kind in [0, OPEN, RUN, COMPILED + 1, 255] {
+        for kind in [0, OPEN, RUN, DIAL + 1, 255] {
             assert_eq!(FromWorker::decode(kind, &[0; 4]), Err(BadFrame::Kind(kind)));
         }
         let text = [&2u32.to_le_bytes()[..], b"\xff\xfe"].concat();

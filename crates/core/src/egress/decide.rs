@@ -238,7 +238,8 @@ pub struct RequestHead<'a> {
     /// Everything in it that names a host, each as it was sent: the target's authority if it has one, and the
     /// `Host` header or `:authority`, or both.
     pub authorities: &'a [&'a [u8]],
-    /// The server name of the handshake that it came in, if there was one with a name.
+    /// The server name of the handshake that it came in, if there was one with a name, or of the one that we are
+    /// asked for.
     pub server_name: Option<&'a [u8]>,
     /// The method.
     pub method: &'a [u8],
@@ -291,7 +292,7 @@ impl Rules {
     }
 
     /// Whether bytes that nobody opens may go over a connection. TLS that is passed through has to begin with
-    /// the name of its server.
+    /// the name of its server; that which we are asked to speak has to be with the host's.
     ///
     /// # Errors
     ///
@@ -302,7 +303,7 @@ impl Rules {
         let to = &permit.to;
         let Some(rule) = self.of(to).next() else { return Err(miss::gone(&self.0, to)) };
         let refused = match to.protocol {
-            Protocol::Tcp => None,
+            Protocol::Tcp => server_name.and_then(|name| same_server_name(to, Some(name)).err()),
             Protocol::TlsPassthrough => same_server_name(to, server_name).err(),
             Protocol::Https => Some(DenialCode::NoServerName),
             Protocol::Http => Some(DenialCode::InvalidAuthority),
@@ -325,7 +326,7 @@ impl Rules {
         let to = &permit.to;
         let refused = |code| permit.denial(code).with_request(head.method, head.path);
         same_authority(to, head.authorities).map_err(refused)?;
-        if to.protocol.has_tls() && to.door.has_tls() {
+        if to.protocol.has_tls() && (to.door.has_tls() || head.server_name.is_some()) {
             same_server_name(to, head.server_name).map_err(refused)?;
         }
         let path = PlainPath::new(head.path);

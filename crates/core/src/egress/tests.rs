@@ -146,6 +146,12 @@ fn a_request_that_comes_without_tls_of_its_own_needs_no_server_name() {
     };
     for door in [Door::Forward, Door::Function] {
         assert_eq!(asked(door, "a.test", 443, &head), None);
+        let named = RequestHead { server_name: Some(b"b.test"), ..head };
+        assert_eq!(
+            asked(door, "a.test", 443, &named),
+            Some(DenialCode::NameMismatch),
+            "who names one means it"
+        );
     }
     for door in [Door::Capture, Door::Connect] {
         assert_eq!(asked(door, "a.test", 443, &head), Some(DenialCode::NoServerName));

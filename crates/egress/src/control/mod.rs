@@ -7,6 +7,7 @@
 //! Door, Door, … , Open     for each run of a sandbox ─►        a descriptor beside each Door
 //!                              ◄─ Event                        and nothing goes out until
 //! Written                      ─►                              the host wrote it down
+//! Connection                   ─►                              a descriptor beside it
 //! Cut                          ─►
 //!                              ◄─ IsCut
 //! ```
@@ -23,13 +24,14 @@ mod to_proxy;
 use std::net::IpAddr;
 
 use cofferdam_core::egress::{Denial, Door};
+use cofferdam_core::outlet::Dial;
 use cofferdam_core::policy::{HostPattern, Limits, NetworkRule};
 
 pub use codec::{BadFrame, Frame, Frames};
 pub(crate) use link::{Link, send_frame, watched};
 
 /// The version of this wire; the proxy says it when it is ready.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// The longest frame that a proxy takes: certificates of an operator's own are in one.
 pub const TO_PROXY_BYTES: usize = 4 << 20;
@@ -52,6 +54,13 @@ pub enum ToProxy {
         event: u64,
         /// Whether it is; what it records must not happen otherwise.
         is_written: bool,
+    },
+    /// Serve a connection that was made for a program of a run. A descriptor comes with it.
+    Connection {
+        /// The run.
+        session: u32,
+        /// Where it is meant to go.
+        dial: Dial,
     },
     /// Let nothing of a run through any more.
     Cut {

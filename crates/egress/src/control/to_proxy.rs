@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cofferdam_core::outlet::Dial;
 use cofferdam_core::policy::{HostPattern, Limits, NetworkRule, Protocol};
 
 use super::codec::{BadFrame, Frame, Reader, Writer};
@@ -12,6 +13,7 @@ const DOOR: u8 = 2;
 const OPEN: u8 = 3;
 const WRITTEN: u8 = 4;
 const CUT: u8 = 5;
+const CONNECTION: u8 = 6;
 
 impl Frame for ToProxy {
     const MOST_BYTES: usize = TO_PROXY_BYTES;
@@ -24,6 +26,12 @@ impl Frame for ToProxy {
             ToProxy::Written { event, is_written } => {
                 Writer::new(WRITTEN).number(*event).flag(*is_written).finish()
             }
+            ToProxy::Connection { session, dial: Dial { host, port, tls } } => Writer::new(CONNECTION)
+                .number(u64::from(*session))
+                .bytes(host)
+                .number(u64::from(*port))
+                .option(tls.as_ref(), |it, name| it.bytes(name))
+                .finish(),
             ToProxy::Cut { session } => Writer::new(CUT).number(u64::from(*session)).finish(),
         }
     }
@@ -40,6 +48,14 @@ impl Frame for ToProxy {
             }),
             OPEN => ToProxy::Open(Box::new(read_terms(&mut reader)?)),
             WRITTEN => ToProxy::Written { event: reader.number()?, is_written: reader.flag()? },
+            CONNECTION => ToProxy::Connection {
+                session: reader.number_up_to()?,
+                dial: Dial {
+                    host: reader.bytes()?.to_vec(),
+                    port: reader.number_up_to()?,
+                    tls: reader.option(|it| it.bytes().map(<[u8]>::to_vec))?,
+                },
+            },
             CUT => ToProxy::Cut { session: reader.number_up_to()? },
             _ => return Err(BadFrame("its kind")),
         };
@@ -181,6 +197,10 @@ mod tests {
         }
     }
 
+    fn dial(tls: Option<&[u8]>) -> Dial {
+        Dial { host: b"api.test\xff".to_vec(), port: 443, tls: tls.map(<[u8]>::to_vec) }
+    }
+
     fn messages() -> Vec<ToProxy> {
         let node = Node {
             resolvers: vec!["203.0.113.1:53".parse().unwrap()],
@@ -197,6 +217,8 @@ mod tests {
             ToProxy::Door(DoorKind::Proxy),
             ToProxy::Open(Box::new(terms())),
             ToProxy::Written { event: u64::MAX, is_written: true },
+            ToProxy::Connection { session: 9, dial: dial(Some(b"api.test")) },
+            ToProxy::Connection { session: 9, dial: dial(None) },
             ToProxy::Cut { session: u32::MAX },
         ]
     }
@@ -229,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(kind in 0u8..8, payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_panic(kind in 0u8..9, payload in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(message) = ToProxy::decode(kind, &payload) {
                 let frame = message.encode();
                 prop_assert_eq!(ToProxy::decode(frame[4], &frame[5..]), Ok(message));

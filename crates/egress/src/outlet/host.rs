@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Settings;
 use super::ledger::{Entry, Ledger};
 use super::process::Proxy;
-use super::way::{Session, Way};
+use super::way::{Asked, Session, Way};
 use crate::control::{DoorKind, Frame, FromProxy, Report, Terms, ToProxy, VERSION};
 
 /// How long the proxy may take until it is ready, and to cut what it serves.
@@ -26,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Command {
     Open { number: u64, way: Box<Way> },
     Attach { number: u64, table: Option<OwnedFd> },
+    Connect { number: u64, asked: Asked },
     Record { number: u64, run: RunId, sink: Arc<dyn Sink> },
     Cut { number: u64, answer: oneshot::Sender<Cut> },
     Drop { number: u64 },
@@ -116,6 +117,7 @@ impl Serving {
                 self.ways.insert(number, *way);
             }
             Command::Attach { number, table } => self.with(number, |way, woken| way.attached(table, woken)),
+            Command::Connect { number, asked } => self.connect(number, asked),
             Command::Record { number, run, sink } => {
                 self.with(number, |way, woken| way.record(run, sink, woken));
             }
@@ -138,6 +140,27 @@ impl Serving {
                 let _ = woken.send(number); // the thread ends with its receiver
             });
             f(way, wake);
+        }
+    }
+
+    /// A program asks for a connection: the proxy gets it, now or when it serves the run.
+    fn connect(&mut self, number: u64, asked: Asked) {
+        let Some(way) = self.ways.get_mut(&number) else { return };
+        match way.session().map(|session| session.number) {
+            Some(session) if self.sessions.contains_key(&session) => self.say_connection(session, asked),
+            Some(_) => {} // it is over
+            None => {
+                if way.ask(asked) && !way.is_waiting {
+                    self.serve_way(number);
+                }
+            }
+        }
+    }
+
+    fn say_connection(&self, session: u32, Asked { dial, stream, taken }: Asked) {
+        if let Some(running) = &self.running {
+            let message = ToProxy::Connection { session, dial };
+            running.proxy.say_and_tell(message.encode(), stream, taken);
         }
     }
 
@@ -166,6 +189,11 @@ impl Serving {
         if self.ways.get(&number).is_none_or(|way| !way.is_watched()) {
             return; // cut meanwhile, or handed over already
         }
+        self.serve_way(number);
+    }
+
+    /// Has the proxy serve a way, which is started if it isn't there.
+    fn serve_way(&mut self, number: u64) {
         if self.running.is_none() {
             match self.start() {
                 Ok(running) => self.running = Some(running),
@@ -202,8 +230,12 @@ impl Serving {
         let terms = way.terms(session, own.clone(), self.settings.denied_names);
         let ledger = Ledger::new(&terms.rules, own, self.settings.node.private_hosts.clone());
         way.begin(Session::new(session, ledger));
+        let asked = way.take_asked();
         self.sessions.insert(session, number);
         self.say_terms(terms, doors);
+        for asked in asked {
+            self.say_connection(session, asked);
+        }
     }
 
     fn say_terms(&self, terms: Terms, doors: Vec<(DoorKind, OwnedFd)>) {

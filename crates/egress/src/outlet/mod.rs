@@ -20,6 +20,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use cofferdam_core::Grant;
 use cofferdam_core::backend::Boxed;
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::outlet::{self, Cut, Doors, OutletError, Sink};
+use cofferdam_core::outlet::{self, Cut, Dial, Doors, OutletError, Sink};
 use cofferdam_core::policy::{Limits, NetworkRule};
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,7 +36,7 @@ use crate::authority::Authority;
 pub use crate::control::{DeniedNames, Node};
 use doors::DoorSet;
 use host::Command;
-use way::Way;
+use way::{Asked, Way};
 
 /// The program that is the proxy: it calls [`proxy::main`](crate::proxy::main).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,6 +157,25 @@ impl Outlet {
         self.authority.get_or_init(|| Authority::new(&self.name).ok().map(Arc::new)).as_ref()
     }
 
+    /// Has the thread know of it, the first time.
+    fn begin(&self) -> Result<(), OutletError> {
+        let no_authority = || OutletError {
+            action: "make an authority for the sandbox",
+            source: io::Error::other("there is no randomness"),
+        };
+        let authority = self.made().ok_or_else(no_authority)?.clone();
+        let host = self.hosts.running()?;
+        let mut unattached = self.unattached();
+        let Some(Unattached { rules, limits, record }) = unattached.take() else { return Ok(()) };
+        let _ = self.host.set(host); // this is the only place
+        let way = Box::new(Way::new(rules, limits, authority, self.doors.clone()));
+        self.tell(Command::Open { number: self.number, way });
+        if let Some((run, sink)) = record {
+            self.tell(Command::Record { number: self.number, run, sink });
+        }
+        Ok(())
+    }
+
     fn unattached(&self) -> MutexGuard<'_, Option<Unattached>> {
         self.unattached.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,26 +187,24 @@ impl outlet::Outlet for Outlet {
     }
 
     fn attach(&self, doors: Doors) -> Result<(), OutletError> {
-        let no_authority = || OutletError {
-            action: "make an authority for the sandbox",
-            source: io::Error::other("there is no randomness"),
-        };
-        let authority = self.made().ok_or_else(no_authority)?.clone();
-        let host = self.hosts.running()?;
-        let mut unattached = self.unattached();
-        let made = unattached.take();
-        let record = made.and_then(|Unattached { rules, limits, record }| {
-            let _ = self.host.set(host); // this is the only place
-            let way = Box::new(Way::new(rules, limits, authority, self.doors.clone()));
-            self.tell(Command::Open { number: self.number, way });
-            record
-        });
+        self.begin()?;
         let table = self.doors.attach(doors);
         self.tell(Command::Attach { number: self.number, table });
-        if let Some((run, sink)) = record {
-            self.tell(Command::Record { number: self.number, run, sink });
-        }
         Ok(())
+    }
+
+    fn connect(&self, dial: Dial, stream: OwnedFd) -> Boxed<'_, Result<(), OutletError>> {
+        let (taken, is_taken) = oneshot::channel();
+        let begun = self.begin();
+        if begun.is_ok() {
+            let asked = Asked { dial, stream, taken };
+            self.tell(Command::Connect { number: self.number, asked });
+        }
+        Box::pin(async move {
+            begun?;
+            let over = |_| OutletError::of("let a connection out")(io::ErrorKind::ConnectionRefused.into());
+            is_taken.await.map_err(over)
+        })
     }
 
     fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {

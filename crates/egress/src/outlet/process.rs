@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use cofferdam_sys::process::{self, Spawn};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::ProxyProgram;
 use crate::control::{FromProxy, Link};
@@ -18,7 +18,14 @@ use crate::control::{FromProxy, Link};
 #[derive(Debug)]
 pub(super) struct Proxy {
     pidfd: OwnedFd,
-    frames: mpsc::UnboundedSender<(Vec<u8>, Option<OwnedFd>)>,
+    frames: mpsc::UnboundedSender<Outgoing>,
+}
+
+/// Something that is said, with what is to be told when it is.
+struct Outgoing {
+    frame: Vec<u8>,
+    fd: Option<OwnedFd>,
+    said: Option<oneshot::Sender<()>>,
 }
 
 /// It has this number on every Linux: signal(7).
@@ -47,14 +54,19 @@ impl Proxy {
 
     /// Says something, maybe with a descriptor. What can't be said is seen by whoever listens.
     pub(super) fn say(&self, frame: Vec<u8>, fd: Option<OwnedFd>) {
-        let _ = self.frames.send((frame, fd));
+        let _ = self.frames.send(Outgoing { frame, fd, said: None });
+    }
+
+    /// Says something with a descriptor, and tells when it is said.
+    pub(super) fn say_and_tell(&self, frame: Vec<u8>, fd: OwnedFd, said: oneshot::Sender<()>) {
+        let _ = self.frames.send(Outgoing { frame, fd: Some(fd), said: Some(said) }); // as in `say`
     }
 
     /// What says something later, from wherever.
     pub(super) fn sayer(&self) -> impl FnOnce(Vec<u8>) + Send + 'static {
         let frames = self.frames.clone();
         move |frame| {
-            let _ = frames.send((frame, None)); // as in `say`
+            let _ = frames.send(Outgoing { frame, fd: None, said: None }); // as in `say`
         }
     }
 }
@@ -93,10 +105,13 @@ fn environment() -> Vec<CString> {
     vec![]
 }
 
-async fn write(link: Arc<Link>, mut frames: mpsc::UnboundedReceiver<(Vec<u8>, Option<OwnedFd>)>) {
-    while let Some((frame, fd)) = frames.recv().await {
+async fn write(link: Arc<Link>, mut frames: mpsc::UnboundedReceiver<Outgoing>) {
+    while let Some(Outgoing { frame, fd, said }) = frames.recv().await {
         if link.send(&frame, fd.as_ref().map(AsFd::as_fd)).await.is_err() {
             break; // it is gone, as who reads from it sees
+        }
+        if let Some(said) = said {
+            let _ = said.send(()); // who waited may be gone
         }
     }
 }

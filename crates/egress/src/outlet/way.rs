@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use cofferdam_core::audit::Event;
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::outlet::{Cut, Sink};
+use cofferdam_core::outlet::{Cut, Dial, Sink};
 use cofferdam_core::policy::{Limits, NetworkRule};
 use cofferdam_sys::capture::Table;
 use tokio::sync::{mpsc, oneshot};
@@ -37,8 +37,19 @@ pub(super) struct Way {
     watching: Vec<AbortHandle>,
     session: Option<Session>,
     lost: Option<SystemTime>,
+    /// Connections that were made before there is a session.
+    asked: Vec<Asked>,
     /// Whether it is to be handed over when the proxy is ready.
     pub(super) is_waiting: bool,
+}
+
+/// A connection that was made for a program.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) dial: Dial,
+    pub(super) stream: OwnedFd,
+    /// Told when the proxy has it; dropped where it never will.
+    pub(super) taken: oneshot::Sender<()>,
 }
 
 /// A run that the proxy serves.
@@ -111,6 +122,7 @@ impl Way {
             watching: vec![],
             session: None,
             lost: None,
+            asked: vec![],
             is_waiting: false,
         }
     }
@@ -181,6 +193,20 @@ impl Way {
         }
     }
 
+    /// Keeps a connection until there is a session. Whether there can be one.
+    pub(super) fn ask(&mut self, asked: Asked) -> bool {
+        let can_be = self.run.is_some() && self.lost.is_none();
+        if can_be {
+            self.asked.push(asked);
+        }
+        can_be
+    }
+
+    /// The connections that were kept.
+    pub(super) fn take_asked(&mut self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked)
+    }
+
     pub(super) fn begin(&mut self, mut session: Session) {
         session.recorder = self.run.as_ref().map(|(_, recorder)| recorder.entries.clone());
         self.session = Some(session);
@@ -203,6 +229,7 @@ impl Way {
     pub(super) fn close(&mut self, when: SystemTime) {
         self.stop_watching();
         self.is_waiting = false;
+        self.asked.clear();
         self.doors.close();
         self.lost = self.lost.or(Some(when));
     }
@@ -210,6 +237,7 @@ impl Way {
     /// Ends the session, and says what there was in it.
     pub(super) fn finish(&mut self, bytes_out: u64, bytes_in: u64) -> Cut {
         self.is_waiting = false;
+        self.asked.clear();
         let mut session = self.session.take();
         let denials = session.as_mut().map(|session| {
             let rest = session.ledger.rest();

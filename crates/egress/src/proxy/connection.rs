@@ -19,58 +19,81 @@ use super::tunnel;
 /// in that; others are closed.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Where a connection is meant to go.
+#[derive(Clone, Debug)]
+pub(crate) struct Meant {
+    pub(crate) door: Door,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+    /// The server's name, where the program leaves TLS to us: what it sends is to be inside.
+    pub(crate) tls: Option<Vec<u8>>,
+}
+
 /// [`serve`] for a connection within another, whose type would contain itself.
 pub(crate) fn serve_within(
     sandbox: Arc<Sandbox>,
     stream: Stream,
-    door: Door,
-    host: Host,
-    port: u16,
+    meant: Meant,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    Box::pin(serve(sandbox, stream, door, host, port))
+    Box::pin(serve(sandbox, stream, meant))
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve(sandbox: Arc<Sandbox>, mut stream: Stream, door: Door, host: Host, port: u16) {
+pub(crate) async fn serve(sandbox: Arc<Sandbox>, mut stream: Stream, meant: Meant) {
+    let Meant { door, host, port, tls } = meant;
     let verdict = sandbox.rules().connection(door, &host, port);
-    if let Ok(permit) = &verdict
-        && permit.to().protocol() == Protocol::Tcp
-    {
-        return tunnel::serve(&sandbox, permit, None, stream).await;
+    if let Ok(permit) = &verdict {
+        match (permit.to().protocol(), &tls) {
+            (Protocol::Tcp | Protocol::TlsPassthrough, Some(name)) => {
+                return tunnel::serve_in_tls(&sandbox, permit, name, stream).await;
+            }
+            (Protocol::Tcp, None) => return tunnel::serve(&sandbox, permit, None, stream).await,
+            _ => {}
+        }
     }
     let first = if verdict.is_ok() { PATIENCE } else { REFUSED_PATIENCE };
     let Ok((opening, bytes)) = opening::read(&mut stream, first).await else { return };
     let stream = replay(bytes, stream);
     match verdict {
         Ok(_) if opening == Opening::Nothing => {} // opened ahead of need, and not needed
-        Ok(permit) => permitted(&sandbox, permit, opening, stream).await,
-        Err(denial) => explain(&sandbox, &denial, (door, &host), opening, stream).await,
+        Ok(permit) => permitted(&sandbox, permit, tls, opening, stream).await,
+        Err(denial) => explain(&sandbox, &denial, (door, Some(&host)), opening, stream).await,
     }
 }
 
-async fn permitted(sandbox: &Arc<Sandbox>, permit: ConnectPermit, opening: Opening, stream: Stream) {
+/// Refuses a connection that isn't to a host at all, and says why where that can be said.
+pub(crate) async fn refuse(sandbox: Arc<Sandbox>, mut stream: Stream, door: Door, denial: &Denial) {
+    let Ok((opening, bytes)) = opening::read(&mut stream, REFUSED_PATIENCE).await else { return };
+    explain(&sandbox, denial, (door, None), opening, replay(bytes, stream)).await;
+}
+
+async fn permitted(
+    sandbox: &Arc<Sandbox>,
+    permit: ConnectPermit,
+    tls: Option<Vec<u8>>,
+    opening: Opening,
+    stream: Stream,
+) {
+    // What is inside of TLS that we are to begin is plain here.
+    let is_plain = permit.to().protocol() == if tls.is_some() { Protocol::Https } else { Protocol::Http };
     match (permit.to().protocol(), opening) {
         (Protocol::TlsPassthrough, Opening::Tls(hello)) if !hello.has_encrypted => {
             tunnel::serve(sandbox, &permit, hello.server_name.as_deref(), stream).await;
         }
-        (Protocol::Https, Opening::Tls(hello)) => {
+        (Protocol::Https, Opening::Tls(hello)) if tls.is_none() => {
             let to = permit.to().clone();
             let conversation = Conversation::new(sandbox, to.door(), Verdict::Permitted(permit));
             end_tls(conversation, to.host(), &hello, stream).await;
         }
-        (Protocol::Http, Opening::Http1) => {
+        (_, opening @ (Opening::Http1 | Opening::Http2)) if is_plain => {
+            let speaks = if opening == Opening::Http1 { Speaks::Http1 } else { Speaks::Http2 };
             let door = permit.to().door();
             let conversation = Conversation::new(sandbox, door, Verdict::Permitted(permit));
-            conversation.serve(Speaks::Http1, stream).await;
-        }
-        (Protocol::Http, Opening::Http2) => {
-            let door = permit.to().door();
-            let conversation = Conversation::new(sandbox, door, Verdict::Permitted(permit));
-            conversation.serve(Speaks::Http2, stream).await;
+            conversation.with_server_name(tls).serve(speaks, stream).await;
         }
         (protocol, opening) => {
             let denial = unreadable(sandbox, &permit, protocol, &opening);
-            let to = (permit.to().door(), permit.to().host());
+            let to = (permit.to().door(), Some(permit.to().host()));
             explain(sandbox, &denial, to, opening, stream).await;
         }
     }
@@ -93,17 +116,17 @@ fn unreadable(sandbox: &Sandbox, permit: &ConnectPermit, protocol: Protocol, ope
 async fn explain(
     sandbox: &Arc<Sandbox>,
     denial: &Denial,
-    (door, host): (Door, &Host),
+    (door, host): (Door, Option<&Host>),
     opening: Opening,
     stream: Stream,
 ) {
     let conversation = Conversation::new(sandbox, door, Verdict::Denied(denial.clone()));
     let told = conversation.told();
-    match opening {
-        Opening::Tls(hello) => end_tls(conversation, host, &hello, stream).await,
-        Opening::Http1 => conversation.serve(Speaks::Http1, stream).await,
-        Opening::Http2 => conversation.serve(Speaks::Http2, stream).await,
-        Opening::Nothing | Opening::Other => {
+    match (opening, host) {
+        (Opening::Tls(hello), Some(host)) => end_tls(conversation, host, &hello, stream).await,
+        (Opening::Http1, _) => conversation.serve(Speaks::Http1, stream).await,
+        (Opening::Http2, _) => conversation.serve(Speaks::Http2, stream).await,
+        (Opening::Nothing | Opening::Other | Opening::Tls(_), _) => {
             // Written down before it is closed, so that who sees the one can see the other.
             sandbox.deny(denial, door).await;
             return drop(stream);

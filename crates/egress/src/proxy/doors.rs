@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_core::egress::{Denial, DenialCode, Door, Host};
+use cofferdam_core::outlet::Dial;
 use cofferdam_sys::capture::{DNS_PORT, original_destination};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::connection;
+use super::connection::{self, Meant};
 use super::dns::question;
 use super::http::serve::{Conversation, Speaks, Verdict};
 use super::opening::PATIENCE;
@@ -87,7 +88,8 @@ fn captured(sandbox: &Arc<Sandbox>, stream: TcpStream, guard: Accepted) -> io::R
         if is_dns {
             let _ = question::serve_tcp(within, stream).await; // who asked sees that it is closed
         } else {
-            connection::serve(within, Box::new(stream), Door::Capture, host, port).await;
+            let meant = Meant { door: Door::Capture, host, port, tls: None };
+            connection::serve(within, Box::new(stream), meant).await;
         }
     });
     Ok(())
@@ -136,12 +138,39 @@ async fn by_socks(sandbox: &Arc<Sandbox>, mut stream: Stream, mut bytes: Vec<u8>
         return stream.write_all(&Reply::NotAllowed.bytes()).await;
     }
     stream.write_all(&Reply::Succeeded.bytes()).await?;
-    serve_at(sandbox, replay(bytes, stream), host, port).await;
+    let meant = Meant { door: Door::Connect, host, port, tls: None };
+    connection::serve(sandbox.clone(), replay(bytes, stream), meant).await;
     Ok(())
 }
 
-async fn serve_at(sandbox: &Arc<Sandbox>, stream: Stream, host: Host, port: u16) {
-    connection::serve(sandbox.clone(), stream, Door::Connect, host, port).await;
+/// Serves a connection that was made for a program.
+pub(crate) fn asked_of_the_host(sandbox: &Arc<Sandbox>, dial: Dial, stream: OwnedFd) {
+    let Dial { host, port, tls } = dial;
+    let (within, guard) = (sandbox.clone(), sandbox.accept());
+    let refused = |code| Denial { port: Some(port), ..Denial::of_bytes(code, &host) };
+    let meant = match (&guard, Host::parse(&host)) {
+        (None, _) => {
+            let rule = Some("limits.connections".to_owned());
+            Err(Denial { rule, ..refused(DenialCode::LimitExceeded) })
+        }
+        (_, Err(_)) => Err(refused(DenialCode::InvalidHost)),
+        (_, Ok(host)) => Ok(Meant { door: Door::Function, host, port, tls }),
+    };
+    sandbox.spawn(async move {
+        let _guard = guard;
+        let Ok(stream) = adopt(stream) else { return }; // who asked sees that it is closed
+        match meant {
+            Ok(meant) => connection::serve(within, stream, meant).await,
+            Err(denial) => connection::refuse(within, stream, Door::Function, &denial).await,
+        }
+    });
+}
+
+/// A stream socket of the host's, as ours.
+fn adopt(stream: OwnedFd) -> io::Result<Stream> {
+    let stream = std::os::unix::net::UnixStream::from(stream);
+    stream.set_nonblocking(true)?;
+    Ok(Box::new(tokio::net::UnixStream::from_std(stream)?))
 }
 
 /// What is asked for, or what to answer instead.

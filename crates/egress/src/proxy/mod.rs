@@ -142,6 +142,12 @@ impl Obeying {
             ToProxy::Door(kind) => self.doors.push((kind, descriptor().ok_or(Failure::Nonsense)?)),
             ToProxy::Open(terms) => self.open(&terms)?,
             ToProxy::Written { event, is_written } => self.host.written(event, is_written),
+            ToProxy::Connection { session, dial } => {
+                let stream = descriptor().ok_or(Failure::Nonsense)?;
+                if let Some(sandbox) = self.sandboxes.get(&session) {
+                    doors::asked_of_the_host(sandbox, dial, stream);
+                }
+            }
             ToProxy::Cut { session } => {
                 if let Some(sandbox) = self.sandboxes.remove(&session) {
                     tokio::spawn(async move { sandbox.cut().await });

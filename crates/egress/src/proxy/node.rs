@@ -23,6 +23,8 @@ pub(crate) struct Outside {
     pub(crate) tls: Arc<ClientConfig>,
     /// TLS that offers HTTP/1.1 alone, for what only that can do.
     pub(crate) tls_http1: Arc<ClientConfig>,
+    /// TLS that says nothing of what is spoken in it.
+    pub(crate) tls_opaque: Arc<ClientConfig>,
 }
 
 /// What an operator's configuration has wrong.
@@ -53,6 +55,7 @@ impl Outside {
             private_hosts: node.private_hosts,
             tls: client(&roots, &PROTOCOLS)?,
             tls_http1: client(&roots, &PROTOCOLS[1..])?,
+            tls_opaque: client(&roots, &[])?,
         })
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cofferdam_core::egress::{ConnectPermit, Denial, DenialCode, TunnelPermit};
 use tokio::io::copy_bidirectional_with_sizes;
 
-use super::dial::{DialError, Dialled, dial, exhausted};
+use super::dial::{DialError, Dialled, begin_tls, dial, exhausted};
 use super::sandbox::Sandbox;
-use super::stream::{Metered, Stream};
+use super::stream::Stream;
 use crate::control::{Allowed, Report};
 
 /// Room for what waits to be sent on, in bytes: outwards, where there is less, and inwards.
@@ -23,11 +23,32 @@ pub(crate) async fn serve(
     server_name: Option<&[u8]>,
     stream: Stream,
 ) {
-    let door = permit.to().door();
-    match open(sandbox, permit, server_name).await {
+    let opened = open(sandbox, permit, server_name, false).await;
+    serve_opened(sandbox, permit, opened, stream).await;
+}
+
+/// The same, where we speak TLS with the server, which has to prove its name: the stream is what is inside.
+pub(crate) async fn serve_in_tls(
+    sandbox: &Arc<Sandbox>,
+    permit: &ConnectPermit,
+    server_name: &[u8],
+    stream: Stream,
+) {
+    let opened = open(sandbox, permit, Some(server_name), true).await;
+    serve_opened(sandbox, permit, opened, stream).await;
+}
+
+async fn serve_opened(
+    sandbox: &Arc<Sandbox>,
+    permit: &ConnectPermit,
+    opened: Result<(TunnelPermit, Stream), Refused>,
+    stream: Stream,
+) {
+    match opened {
         Ok((tunnel, outwards)) => copy(sandbox, &tunnel, stream, outwards).await,
         Err(Refused { denial, ip }) => {
-            sandbox.tell(Report::Denied { denial: *denial, door: Some(door), ip }).await;
+            let door = Some(permit.to().door());
+            sandbox.tell(Report::Denied { denial: *denial, door, ip }).await;
         }
     }
 }
@@ -42,17 +63,23 @@ async fn open(
     sandbox: &Arc<Sandbox>,
     permit: &ConnectPermit,
     server_name: Option<&[u8]>,
-) -> Result<(TunnelPermit, Metered), Refused> {
+    is_ours_to_encrypt: bool,
+) -> Result<(TunnelPermit, Stream), Refused> {
     let refused = |denial, ip| Refused { denial: Box::new(denial), ip };
     let tunnel = sandbox.rules().tunnel(permit, server_name).map_err(|denial| refused(denial, None))?;
-    let Dialled { stream, ip } =
-        dial(sandbox, tunnel.to(), tunnel.terms()).await.map_err(|error| match error {
-            DialError::Address(ip, why) => refused(tunnel.address_denied(why), Some(ip)),
-            DialError::Exhausted(why) => refused(why.denial(tunnel.denial(DenialCode::LimitExceeded)), None),
-            DialError::Unreachable(_) | DialError::Tls(_) => {
-                refused(tunnel.denial(DenialCode::UpstreamUnreachable), None)
-            }
-        })?;
+    let failed = |error: DialError, ip| refused(denial(&tunnel, &error), ip);
+    let dialled = dial(sandbox, tunnel.to(), tunnel.terms()).await;
+    let Dialled { stream, ip } = dialled.map_err(|error| match error {
+        DialError::Address(ip, _) => failed(error, Some(ip)),
+        _ => failed(error, None),
+    })?;
+    let stream: Stream = if is_ours_to_encrypt {
+        let config = &sandbox.outside().tls_opaque;
+        let begun = begin_tls(stream, tunnel.to().host(), config).await;
+        Box::new(begun.map_err(|error| failed(error, Some(ip)))?)
+    } else {
+        Box::new(stream)
+    };
     let to = tunnel.to();
     let allowed =
         Allowed { door: to.door(), host: to.host().to_string(), port: to.port(), ip, request: None };
@@ -62,7 +89,16 @@ async fn open(
     }
 }
 
-async fn copy(sandbox: &Sandbox, tunnel: &TunnelPermit, mut stream: Stream, mut outwards: Metered) {
+fn denial(tunnel: &TunnelPermit, error: &DialError) -> Denial {
+    match error {
+        DialError::Address(_, why) => tunnel.address_denied(*why),
+        DialError::Exhausted(why) => why.denial(tunnel.denial(DenialCode::LimitExceeded)),
+        DialError::Tls(_) => tunnel.denial(DenialCode::UpstreamTls),
+        DialError::Unreachable(_) => tunnel.denial(DenialCode::UpstreamUnreachable),
+    }
+}
+
+async fn copy(sandbox: &Sandbox, tunnel: &TunnelPermit, mut stream: Stream, mut outwards: Stream) {
     let copied = copy_bidirectional_with_sizes(&mut stream, &mut outwards, OUT_BYTES, IN_BYTES).await;
     if let Err(error) = copied
         && let Some(why) = exhausted(&error)

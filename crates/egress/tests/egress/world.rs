@@ -14,7 +14,7 @@ use std::time::Duration;
 use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::backend::Boxed;
 use cofferdam_core::outcome::RunId;
-use cofferdam_core::outlet::{Cut, Doors, Outlet, Sink};
+use cofferdam_core::outlet::{Cut, Dial, Doors, Outlet, Sink};
 use cofferdam_core::policy::{AllowFlag, Limits, NetworkRule};
 use cofferdam_egress::outlet::{DeniedNames, Node, Outlets, ProxyProgram, Settings};
 use cofferdam_sys::capture::{self, Capture};
@@ -253,6 +253,17 @@ impl Sandbox {
             Said::Addresses(addresses, _) => addresses.first().copied(),
             _ => None,
         }
+    }
+
+    /// A connection that is made for a program; none where nothing goes out any more.
+    pub(crate) fn made(&self, host: &[u8], port: u16, tls: Option<&str>) -> Option<UnixStream> {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+        let dial = Dial { host: host.to_vec(), port, tls: tls.map(|name| name.as_bytes().to_vec()) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let made = self.outlet.connect(dial, ours.into());
+        let made = runtime.block_on(async { tokio::time::timeout(PATIENCE, made).await.unwrap() });
+        made.ok().map(|()| theirs)
     }
 
     /// Ends the run.

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::{Files, GuestPath, Shown};
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{RunId, Usage};
-use cofferdam_core::outlet::{Cut, Doors, Outlet, OutletError, Sink};
+use cofferdam_core::outlet::{Cut, Dial, Doors, Outlet, OutletError, Sink};
 use cofferdam_core::policy::{ALWAYS_ASKED, Cpus, Environment, Policy, decide};
 use cofferdam_core::request::{Argv, File, Program, Request, Variable, WindowSize};
 
@@ -327,6 +328,11 @@ impl Outlet for Shut {
     fn attach(&self, doors: Doors) -> Result<(), OutletError> {
         drop(doors);
         Ok(())
+    }
+
+    fn connect(&self, _: Dial, stream: OwnedFd) -> Boxed<'_, Result<(), OutletError>> {
+        drop(stream);
+        Box::pin(async { Ok(()) })
     }
 
     fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {

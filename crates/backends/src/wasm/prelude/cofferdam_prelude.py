@@ -24,6 +24,7 @@ import importlib.util
 import inspect
 import io
 import itertools
+import json
 import linecache
 import os
 import random
@@ -41,7 +42,6 @@ import warnings
 import urllib.parse as _parse
 import weakref
 import _sitebuiltins
-import _socket
 import _thread
 
 # The folder that a program starts in, and the other one that it can write to.
@@ -51,12 +51,10 @@ _TEMPORARY = "/tmp"
 # Who has what Wasm lacks, for the end of a message: a container, which profile `untrusted` never gets.
 _CONTAINER = "--backend container --profile internal"
 _ELSEWHERE = f"a container has: {_CONTAINER}, if nobody outside controls the program or what it reads"
-# What is outside is reached by a container alone, as far as a rule names it.
-_NO_WAY_OUT = (
-    "hand over what the program needs with --in or through standard input; a container reaches the hosts that "
-    f"--allow names: {_CONTAINER} --allow HOST"
-)
-_LOOPBACK = f"{_NO_WAY_OUT}; a container has a loopback of its own: {_CONTAINER}"
+# Who has a network but no hosts that rules name.
+_LOOPBACK = f"a container has a loopback of its own: {_CONTAINER}"
+# What of the network works, where something else was tried.
+_BY_BLOCKING = "urllib, http.client, requests and sockets reach the hosts that --allow names"
 
 
 # ---------------------------------------------------------------------------------------------
@@ -238,13 +236,13 @@ class _CofferdamEventLoop(asyncio.BaseEventLoop):
         return super().run_in_executor(executor, func, *args)
 
     async def create_connection(self, *args, **kwargs):
-        raise _refused("network", _LOOPBACK)
+        raise _refused("network in its event loop", _BY_BLOCKING)
 
     async def create_datagram_endpoint(self, *args, **kwargs):
-        raise _refused("network", _LOOPBACK)
+        raise _refused("way out for datagrams", _BY_BLOCKING)
 
     async def create_server(self, *args, **kwargs):
-        raise _refused("network", _LOOPBACK)
+        raise _refused("loopback to serve on", _LOOPBACK)
 
     async def create_unix_connection(self, *args, **kwargs):
         raise _refused("sockets")
@@ -309,7 +307,6 @@ _DATABASES = ("a library of databases", "sqlite3 and dbm.dumb are there")
 _THE_HOSTS = f"a container has it if the host's Python does: {_CONTAINER}"
 _MODULE_NEEDS = {
     "_ssl": ("TLS", _ELSEWHERE),
-    "ssl": ("TLS", _ELSEWHERE),
     "_posixsubprocess": ("processes", _ELSEWHERE),
     "_multiprocessing": ("processes", _ELSEWHERE),
     "_posixshmem": ("shared memory between processes", _ELSEWHERE),
@@ -346,15 +343,6 @@ def _start_no_thread(*args, **kwargs):
     raise RuntimeError(_NO_THREAD)
 
 
-def _look_up_no_host(*args, **kwargs):
-    reason = f"Temporary failure in name resolution: the Wasm backend has no network ({_NO_WAY_OUT})"
-    raise socket.gaierror(-3, reason)
-
-
-def _open_no_socket(self, *args, **kwargs):
-    raise _refused("network", _LOOPBACK)
-
-
 def _start_no_process(self, *args, **kwargs):
     # As `Popen` leaves itself for its own `__del__` when it fails early.
     self._child_created = False
@@ -370,10 +358,6 @@ def _install_words():
     _thread.start_joinable_thread = _start_no_thread
     _thread.start_new_thread = _start_no_thread
     subprocess.Popen.__init__ = _start_no_process
-    socket.socket.__init__ = _open_no_socket
-    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo"):
-        setattr(_socket, name, _look_up_no_host)
-        setattr(socket, name, _look_up_no_host)
 
 
 def _note(error):
@@ -389,10 +373,20 @@ def _note(error):
                 f"--with {top}` adds packages written in Python alone; a container has those of the host, or of "
                 f"a virtual environment: {_CONTAINER} --venv DIR"
             )
-    text = str(error)
-    if "unknown url type: https" in text or "HTTPSConnection" in text:
-        return f"cofferdam: https needs a network and TLS, which the Wasm backend doesn't have: {_NO_WAY_OUT}"
-    return None
+    return _denied(error)
+
+
+def _denied(error):
+    """What an answer says that came from the sandbox's way out and not from a server."""
+    headers = getattr(error, "headers", None)
+    try:
+        if not headers or "x-cofferdam-denied" not in headers:
+            return None
+        document = json.loads(error.read())
+        needs = f" It needs {document['needs']}." if document.get("needs") else ""
+        return f"cofferdam: {document['host']}: {document['detail']}{needs}"
+    except Exception:
+        return None  # it isn't such an answer, or was read
 
 
 def _add_note(error):
@@ -971,6 +965,13 @@ def _warm_up():
         setattr(sys, name, stream)
     sys.modules["__main__"], sys.path[:], sys.argv = main, path, argv
     linecache.clearcache()
+
+
+def _cofferdam_module(name, source):
+    """Puts a module of ours in place of one that this build lacks."""
+    spec = importlib.machinery.ModuleSpec(name, None, origin="cofferdam")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    exec(compile(source, _own_file, "exec"), vars(module))
 
 
 def _cofferdam_prepare(preload):

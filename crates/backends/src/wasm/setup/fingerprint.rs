@@ -23,7 +23,7 @@ pub(super) fn of_code(engine: &Engine) -> String {
 /// The fingerprint of a Python template.
 pub(super) fn of_python(engine: &Engine, preload: &[String], packages: &[String]) -> String {
     let mut digest = code(engine);
-    let texts = [snapshot::PRELUDE, snapshot::START].into_iter();
+    let texts = snapshot::PRELUDE.into_iter().chain([snapshot::TLS, snapshot::START]);
     let folders = PYTHON_PREOPENS.iter().filter_map(|(guest, _)| guest.to_str().ok());
     let asked = preload.iter().chain(packages).map(String::as_str);
     for text in texts.chain(folders).chain(asked) {

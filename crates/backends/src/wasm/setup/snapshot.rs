@@ -18,8 +18,12 @@ use crate::wasm::whole::{Both, MEMORY, Whole};
 use crate::wasm::wire::PYTHON_PREOPENS;
 use crate::wasm::worker::python;
 
-/// What a template has of ours: how a script is run, and what the build lacks.
-pub(super) const PRELUDE: &str = include_str!("../prelude/cofferdam_prelude.py");
+/// What a template has of ours, in this order: how a script is run, and the network.
+pub(super) const PRELUDE: [&str; 2] =
+    [include_str!("../prelude/cofferdam_prelude.py"), include_str!("../prelude/network.py")];
+
+/// What stands for a module that the build lacks.
+pub(super) const TLS: &str = include_str!("../prelude/ssl.py");
 
 /// How a turn comes into the prelude.
 pub(super) const START: &str = python::START;
@@ -113,8 +117,10 @@ fn take_here(
         ),
         "find its packages",
     )?;
-    guest.turn(PRELUDE, "load the prelude")?;
-    guest.turn(START, "load the prelude")?;
+    let tls = format!("_cofferdam_module('ssl', {})", python::literal(TLS.as_bytes()));
+    for part in PRELUDE.into_iter().chain([tls.as_str(), START]) {
+        guest.turn(part, "load the prelude")?;
+    }
     for name in preload {
         progress(Step::Preload(name.clone()));
         guest.turn(&format!("__import__('importlib').import_module('{name}')"), &format!("import {name}"))?;

@@ -6,6 +6,7 @@
 //! the host's, who kills the jail: code here has no counters in it that would make it slower.
 
 mod limits;
+mod network;
 mod program;
 pub(super) mod python;
 mod resident;
@@ -16,12 +17,14 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use cofferdam_guest::wire::{Frame, Inbox};
 use cofferdam_sys::{fd, fdpass, process};
 use wasmtime::Engine;
 
+use self::network::Network;
 use self::program::{End, Ended, Program, Run};
 use self::resident::Resident;
 use self::streams::Stream;
@@ -44,7 +47,7 @@ pub fn main() -> io::Result<()> {
         engine::for_running().map_err(|error| io::Error::other(engine::words(&error).to_string()))?;
     let resident = Resident::new();
     process::become_undumpable()?;
-    let control = fd::inherited(CONTROL)?.into();
+    let control = Arc::new(UnixStream::from(fd::inherited(CONTROL)?));
     // A thread of our own, because the stack of the first is as large as whoever started us said.
     let worker = thread::Builder::new().stack_size(STACK_BYTES + 2 * HOST_STACK_BYTES);
     let serve =
@@ -56,7 +59,7 @@ pub fn main() -> io::Result<()> {
 struct Worker {
     engine: Engine,
     resident: Resident,
-    control: UnixStream,
+    control: Arc<UnixStream>,
     inbox: Inbox,
     /// Descriptors that came and weren't used yet.
     fds: Vec<OwnedFd>,
@@ -83,7 +86,7 @@ impl Worker {
     }
 
     fn say(&mut self, answer: &FromWorker) -> io::Result<()> {
-        self.control.write_all(&answer.encode())
+        (&*self.control).write_all(&answer.encode())
     }
 
     fn obey(&mut self, message: ToWorker) -> io::Result<()> {
@@ -113,6 +116,9 @@ impl Worker {
                 }
                 self.say(&FromWorker::Clean)
             }
+            ToWorker::Dialled | ToWorker::NotDialled => {
+                Err(io::Error::other("the host answers what nobody asked"))
+            }
             ToWorker::Run { script, argv, envp, seed } => self.run(&Run { script, argv, envp, seed }),
         }
     }
@@ -126,9 +132,10 @@ impl Worker {
         };
         let streams = fds.map(Stream::new);
         let mut said = Ok(());
-        let control = &mut self.control;
+        let mut control = &*self.control;
         let mut started = || said = control.write_all(&FromWorker::Started.encode());
-        let mut ended = program.run(run, &streams, &mut started);
+        let network = Network::new(Arc::clone(&self.control));
+        let mut ended = program.run(run, &streams, network, &mut started);
         said?;
         let answer = match ended.as_ref().map(|ended| &ended.end) {
             Ok(End::Exited(code)) => FromWorker::Exited(*code),
@@ -140,7 +147,7 @@ impl Worker {
         };
         // Whoever reads the output sees its end before we say so.
         streams.iter().for_each(Stream::close);
-        self.control.write_all(&answer.encode())?;
+        self.say(&answer)?;
         // Nobody waits for this, or for the instance to be wiped.
         let _ = process::give_back_stack(); // it is counted with what the next one may have
         if let Some(memory) = ended.as_mut().ok().and_then(Ended::memory) {

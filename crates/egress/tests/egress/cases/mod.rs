@@ -1,5 +1,6 @@
 //! Claims, by subject. Each denial stands beside its positive control.
 
+mod function;
 mod hostile;
 mod http;
 mod names;
