@@ -346,8 +346,8 @@ impl Host<'_> {
         };
         (!self.asked.has_network).then(|| {
             format!(
-                "a sandbox has no network but a loopback of its own, unless a rule allows a host: in a container, \
-                 --allow HOST; or fetch what the program needs beforehand, and {show}"
+                "a sandbox has no network but a loopback of its own, unless a rule allows a host: --allow HOST; or fetch \
+                 what the program needs beforehand, and {show}"
             )
         })
     }

@@ -224,7 +224,9 @@ pub fn which_are_readable(fds: &[BorrowedFd<'_>], most: Option<Duration>) -> io:
     let mut polls: Vec<_> = fds.iter().map(poll).collect();
     let milliseconds = most.map_or(-1, |most| most.as_millis().min(i32::MAX as u128) as i32);
     // SAFETY: as many live structures as the count says.
-    result(unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, milliseconds) })?;
+    if unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, milliseconds) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
     Ok(polls.iter().map(|poll| poll.revents != 0).collect())
 }
 

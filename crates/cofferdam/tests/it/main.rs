@@ -30,6 +30,8 @@ mod wasm;
 #[cfg(feature = "wasm")]
 mod wasm_batch;
 #[cfg(feature = "wasm")]
+mod wasm_egress;
+#[cfg(feature = "wasm")]
 mod wasm_modules;
 mod workspace;
 

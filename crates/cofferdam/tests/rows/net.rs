@@ -5,8 +5,8 @@ use cofferdam_testkit::rows::Row;
 use crate::world::{World, codes, log, nothing};
 use crate::{Ended, row};
 
-mod addresses;
-mod names;
+pub(crate) mod addresses;
+pub(crate) mod names;
 
 row!("NET-01", without_a_rule_nothing_leaves);
 row!("NET-02", the_address_of_an_allowed_host_is_no_way_around);
@@ -21,7 +21,7 @@ for host in ['203.0.113.10', '8.8.8.8', 'api.test', 'other.test']:
         attempt(f'{host}:{port}', lambda: reaches(host, port, 'api.test'))
 ";
 
-fn without_a_rule_nothing_leaves(row: &mut Row) -> Ended {
+pub(crate) fn without_a_rule_nothing_leaves(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
         Err(ended) => return ended,

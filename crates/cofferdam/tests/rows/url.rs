@@ -5,8 +5,8 @@ use cofferdam_testkit::rows::{Attempts, Row};
 use crate::world::{World, codes};
 use crate::{Ended, row};
 
-mod names;
-mod requests;
+pub(crate) mod names;
+pub(crate) mod requests;
 
 row!("URL-01", a_wildcard_has_one_label_and_not_the_apex);
 row!("URL-02", what_begins_like_an_allowed_host_is_another);
@@ -15,7 +15,7 @@ row!("URL-07", a_port_is_one_number);
 row!("URL-08", all_that_names_the_host_agrees);
 
 /// What is right, by each door.
-const RIGHT: &str = r"
+pub(crate) const RIGHT: &str = r"
 attempt('captured', lambda: reaches('allowed.test', 443, 'allowed.test'))
 attempt('captured in the clear', lambda: reaches('allowed.test', 80, 'allowed.test'))
 attempt('CONNECT', lambda: tunnels(b'allowed.test:443'))
@@ -24,10 +24,13 @@ attempt('SOCKS', lambda: socks(b'allowed.test'))
 ";
 
 /// Its rules.
-const ALLOWED: [&str; 4] = ["--allow", "allowed.test", "--allow", "http://allowed.test"];
+pub(crate) const ALLOWED: [&str; 4] = ["--allow", "allowed.test", "--allow", "http://allowed.test"];
 
 /// The attempts that weren't refused with one of some answers.
-fn answered_otherwise<'a>(attempts: &'a Attempts, expected: &[&str]) -> Vec<(&'a String, &'a String)> {
+pub(crate) fn answered_otherwise<'a>(
+    attempts: &'a Attempts,
+    expected: &[&str],
+) -> Vec<(&'a String, &'a String)> {
     let others =
         attempts.iter().filter(|(_, attempt)| !expected.iter().any(|answer| attempt.detail.contains(answer)));
     others.map(|(name, attempt)| (name, &attempt.detail)).collect()
@@ -39,7 +42,7 @@ for host in ['evilgithub.test', 'github.test.evil.test', 'xgithub.test', 'github
         attempt(f'{host} {port}', lambda: reaches(host, port, host))
 ";
 
-fn a_wildcard_has_one_label_and_not_the_apex(row: &mut Row) -> Ended {
+pub(crate) fn a_wildcard_has_one_label_and_not_the_apex(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
         Err(ended) => return ended,
@@ -62,7 +65,7 @@ fn a_wildcard_has_one_label_and_not_the_apex(row: &mut Row) -> Ended {
     Ended::Tested
 }
 
-const PREFIXES: &str = r"
+pub(crate) const PREFIXES: &str = r"
 for name in [b'allowed.test.evil.test', b'allowed.test@evil.test', b'evil.test@allowed.test', b'allowed.test%2eevil.test',
              b'allowed.test#@evil.test', b'evil.test#allowed.test', b'allowed.test/@evil.test', b'allowed.test\\@evil.test',
              b'allowed.test:443@evil.test', b'evil.test?allowed.test', b'allowed.test;evil.test', b'allowed.test,evil.test']:
@@ -90,7 +93,7 @@ fn what_begins_like_an_allowed_host_is_another(row: &mut Row) -> Ended {
     Ended::Tested
 }
 
-const ADDRESSES: &str = r"
+pub(crate) const ADDRESSES: &str = r"
 for name in [b'169.254.169.254', b'2852039166', b'0xa9fea9fe', b'0251.0376.0251.0376', b'169.254.43518', b'0xa9.254.0xa9fe',
              b'169.254.169.254.', b'[::ffff:169.254.169.254]', b'[::ffff:a9fe:a9fe]', b'[64:ff9b::a9fe:a9fe]',
              b'[2002:a9fe:a9fe::1]', b'0.0.0.0', b'0', b'[::]', b'127.1', b'2130706433', b'017700000001', b'[::1]',
@@ -129,7 +132,7 @@ attempt('captured', lambda: reaches('y.wild.test', 80, 'y.wild.test'))
     Ended::Tested
 }
 
-const PORTS: &str = r"
+pub(crate) const PORTS: &str = r"
 for authority in [b'allowed.test:25', b'allowed.test:0', b'allowed.test:65536', b'allowed.test:65979', b'allowed.test:+443',
                   b'allowed.test:-443', b'allowed.test: 443', b'allowed.test:443:1', b'allowed.test:0443', b'allowed.test:0x1bb',
                   b'allowed.test:443#', b'allowed.test:', b'allowed.test', b'u@allowed.test:443', b'u:p@allowed.test:443',
@@ -161,7 +164,7 @@ fn a_port_is_one_number(row: &mut Row) -> Ended {
 }
 
 /// Three names for one request: of the connection, of the handshake, and of the request.
-const FRONTS: &str = r"
+pub(crate) const FRONTS: &str = r"
 def captured(connection, sni, host):
     with dial(connection, 443, sni) as stream:
         stream.sendall(request(host))
@@ -173,12 +176,6 @@ for connection in names:
             if connection == sni == host: continue
             attempt(f'captured {connection} {sni} {host}', lambda: captured(connection, sni, host))
             if sidewise: attempt(f'CONNECT {connection} {sni} {host}', lambda: tunnels(connection.encode() + b':443', sni, host))
-def unnamed():
-    with socket.create_connection(('allowed.test', 443)) as plain:
-        with unverified.wrap_socket(plain) as stream:
-            stream.sendall(request('allowed.test'))
-            judged(heard(stream))
-attempt('without a server name', unnamed)
 def in_the_clear(host, more=''):
     with dial('allowed.test', 80) as stream:
         stream.sendall(request(host, more=more))
@@ -202,16 +199,26 @@ def second():
 attempt('the second request of a connection', lambda: second())
 ";
 
+/// A handshake that names nobody.
+const UNNAMED: &str = r"
+def unnamed():
+    with socket.create_connection(('allowed.test', 443)) as plain:
+        with unverified.wrap_socket(plain) as stream:
+            stream.sendall(request('allowed.test'))
+            judged(heard(stream))
+attempt('without a server name', unnamed)
+";
+
 fn all_that_names_the_host_agrees(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
         Err(ended) => return ended,
     };
     let options = [&ALLOWED[..], &["--allow", "second.test"]].concat();
-    let (inside, outcome) = world.inside(row, &options, &format!("sidewise = True\n{FRONTS}"));
+    let (inside, outcome) = world.inside(row, &options, &format!("sidewise = True\n{FRONTS}{UNNAMED}"));
     // The first of two requests on a connection is right, and nothing else is.
     assert_eq!(world.net.seen().asked(), ["GET allowed.test /ok"]);
-    let outside = world.outside(row, &format!("sidewise = False\n{FRONTS}"));
+    let outside = world.outside(row, &format!("sidewise = False\n{FRONTS}{UNNAMED}"));
     let tunnels: Vec<_> =
         inside.keys().filter(|name| name.starts_with("CONNECT")).map(String::as_str).collect();
     let unproved = row.unproved(&inside, &outside, &tunnels);

@@ -498,7 +498,7 @@ def _lru_cache_wrapper(user_function, maxsize, typed, cache_info_type):
 
 
 def _own(code):
-    return code.co_filename == _own_file
+    return code.co_filename in _own_files
 
 
 def _without_own_frames(trace):
@@ -1099,6 +1099,7 @@ def _cofferdam_importable():
 
 
 _own_file = _cofferdam_run.__code__.co_filename
+_own_files = {_own_file}  # and what comes after this text
 _body_code = _body.__code__
 # Where the library lies, and packages that were added to the template: "/usr/local/lib/".
 _library = os.path.dirname(next(at for at in sys.path if at.endswith(".zip"))) + "/"

@@ -465,3 +465,4 @@ def _install_network():
 
 
 _install_network()
+_own_files.add(_install_network.__code__.co_filename)

@@ -33,7 +33,7 @@ const NAMES: [&str; 7] = [
     "sixtofour.test",
 ];
 
-fn metadata_is_out_of_reach_whatever_a_rule_says(row: &mut Row) -> Ended {
+pub(crate) fn metadata_is_out_of_reach_whatever_a_rule_says(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
         Err(ended) => return ended,
@@ -86,7 +86,7 @@ for host in ['10.0.0.5', '172.16.0.1', '192.168.1.1', '100.64.0.1', '169.254.7.7
 ";
 
 /// What listens on the machine's own loopback, which is another than the sandbox's.
-const LOOPBACK: &str = r"
+pub(crate) const LOOPBACK: &str = r"
 for host in ['127.0.0.1', '127.0.0.2', '::1', '0.0.0.0', '::', '::ffff:127.0.0.1']:
     for port in [22, 80, 8080, 5432]:
         attempt(f'{host} {port}', lambda: reaches(host, port, 'localhost'))
@@ -98,25 +98,30 @@ fn neither_the_host_nor_its_networks_are_reached(row: &mut Row) -> Ended {
         Err(ended) => return ended,
     };
     world.denies(row, &[], LOOPBACK);
+    nothing_nearby_is_reached(row, &world);
+    let own = "import socket\nserver = socket.create_server(('127.0.0.1', 8080))\n\
+               client = socket.create_connection(('127.0.0.1', 8080))\nprint(server.accept()[1][0])";
+    assert_eq!(row.run(&["-c", own]).stdout, "127.0.0.1\n", "the sandbox has a loopback of its own");
+    one_sandbox_does_not_reach_another(row, &world);
+    Ended::Tested
+}
+
+/// Rules that name hosts nearby let nobody through to them, but for one that says that they may be there.
+pub(crate) fn nothing_nearby_is_reached(row: &mut Row, world: &World) {
     let ports = |host| [format!("http://{host}"), format!("http://{host}:8080"), format!("tcp://{host}:22")];
     let rules: Vec<_> = HOSTS.iter().flat_map(ports).collect();
     let options: Vec<_> = rules.iter().flat_map(|rule| ["--allow", rule]).collect();
     let python = format!("hosts = {HOSTS:?}\n{NEARBY}");
     let (inside, outcome) = world.inside(row, &options, &python);
-    not_dialled(&world);
+    not_dialled(world);
     row.compare(&inside, &world.outside(row, &python));
     for host in HOSTS {
         assert!(codes(&outcome, host).contains("private_address"), "{host}: {outcome:#}");
     }
     let _ = world.net.seen();
-    // The same rule with `private` is what it takes, and the sandbox has a loopback of its own.
+    // The same rule with `private` is what it takes.
     let reached = world.fetches(row, &["--allow", "http://private.test,private"], "http://private.test/ok");
     assert_eq!((reached.as_str(), world.net.seen().places()), ("ok", vec!["10.0.0.5:80".to_owned()]));
-    let own = "import socket\nserver = socket.create_server(('127.0.0.1', 8080))\n\
-               client = socket.create_connection(('127.0.0.1', 8080))\nprint(server.accept()[1][0])";
-    assert_eq!(row.run(&["-c", own]).stdout, "127.0.0.1\n");
-    one_sandbox_does_not_reach_another(row, &world);
-    Ended::Tested
 }
 
 /// Two at once, one of which listens on every address.

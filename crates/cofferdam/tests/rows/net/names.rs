@@ -54,7 +54,7 @@ for kind in [1, 28, 16, 255]: attempt(f'type {kind}', lambda: gone('secret.wild.
 }
 
 /// Names that carry something, asked for in every way there is.
-const SECRETS: &str = r"
+pub(crate) const SECRETS: &str = r"
 for name in ['c2VjcmV0.wild.test', 'x' * 60 + '.wild.test', 'c2VjcmV0.denied.test']:
     def by_libc(): resolved(socket.inet_aton(socket.gethostbyname(name)))
     attempt(f'libc {name[:9]} {name[-11:]}', by_libc)
@@ -88,7 +88,7 @@ fn what_is_not_allowed_is_not_looked_up(row: &mut Row) -> Ended {
 }
 
 /// What can be said by names that are allowed, and by bodies, ends at the budget.
-fn what_is_allowed_is_bounded(row: &mut Row, world: &World) {
+pub(crate) fn what_is_allowed_is_bounded(row: &mut Row, world: &World) {
     let _ = world.net.seen();
     let text = "version = 1\n[limits]\nhosts = 3\nbytes_out = \"64KiB\"\n[[network.allow]]\nhost = \"*.wild.test\"\n\
                 [[network.allow]]\nhost = \"api.test\"\n";

@@ -11,7 +11,7 @@ row!("URL-04", no_byte_ends_a_name_early);
 row!("URL-06", a_name_that_looks_alike_is_another);
 
 /// `everywhere(name)` says a name, as bytes, in each place where a host can be named.
-const EVERYWHERE: &str = r"
+pub(crate) const EVERYWHERE: &str = r"
 def hello(name):
     'A handshake whose server name is these bytes.'
     def framed(data, size): return len(data).to_bytes(size, 'big') + data
@@ -43,11 +43,11 @@ def everywhere(name, handshake=True):
 ";
 
 /// Also of `everywhere` itself.
-const RIGHT_EVERYWHERE: &str = r"
+pub(crate) const RIGHT_EVERYWHERE: &str = r"
 for name in [b'allowed.test', b'ALLOWED.test', b'allowed.test.']: everywhere(name)
 ";
 
-const ANSWERS: [&str; 5] = ["400", "name_mismatch", "host_not_allowed", "SOCKS", "heard"];
+pub(crate) const ANSWERS: [&str; 5] = ["400", "name_mismatch", "host_not_allowed", "SOCKS", "heard"];
 
 fn refuses(row: &mut Row, wrong: &str) -> Result<cofferdam_testkit::rows::Attempts, Ended> {
     let world = World::around(row)?;
@@ -57,7 +57,7 @@ fn refuses(row: &mut Row, wrong: &str) -> Result<cofferdam_testkit::rows::Attemp
     Ok(refused)
 }
 
-const FORMS: &str = r"
+pub(crate) const FORMS: &str = r"
 for name in [b'allowed..test', b'.allowed.test', b'allowed.test..', b' allowed.test', b'allowed.test ', b'allowed .test',
              b'allowed\t.test', b'allowed.test\t', b'', b'.', b'..', b'-allowed.test', b'allowed-.test',
              b'a' * 64 + b'.allowed.test', b'.'.join([b'a' * 49] * 5) + b'.test']:
@@ -78,7 +78,7 @@ fn names_that_no_host_has_are_refused_before_they_are_matched(row: &mut Row) -> 
     Ended::Tested
 }
 
-const BYTES: &str = r"
+pub(crate) const BYTES: &str = r"
 for byte in [b'\x00', b'\r', b'\n', b'\r\n', b'%', b'%00', b'%2e', b'\x7f', b'\xff', b'\x1b']:
     everywhere(b'allowed.test' + byte + b'.evil.test')
     everywhere(b'evil.test' + byte + b'.allowed.test')
@@ -98,7 +98,7 @@ fn no_byte_ends_a_name_early(row: &mut Row) -> Ended {
     Ended::Tested
 }
 
-const ALIKE: &str = r"
+pub(crate) const ALIKE: &str = r"
 for name in ['\u0430llowed.test', 'allowed\u3002test', 'allowed\uff0etest', 'allow\u00aded.test', '\uff41llowed.test',
              'allowed.te\u017ft', 'a\u200bllowed.test', 'allowe\u0501.test', '\u24d0llowed.test']:
     everywhere(name.encode())

@@ -65,7 +65,7 @@ const RIGHT_AT_FIRST: [&str; 3] =
 const WRONG_IN_THE_BODY: [&str; 4] =
     ["a_bad_size", "a_size_that_is_too_large", "an_extension_with_a_line_feed", "a_chunk_without_an_end"];
 
-fn one_request_is_one_request(row: &mut Row) -> Ended {
+pub(crate) fn one_request_is_one_request(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
         Err(ended) => return ended,
@@ -109,7 +109,7 @@ for to in ['https://other.test/ok', 'http://other.test/ok', 'http://169.254.169.
     attempt(f'{to} by two hops', lambda: follows(f'http://api.test/redirect?to={to}'))
 ";
 
-fn each_hop_is_judged_anew(row: &mut Row) -> Ended {
+pub(crate) fn each_hop_is_judged_anew(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
         Err(ended) => return ended,
@@ -164,7 +164,7 @@ attempt('POST by another field', lambda: asks_for('POST', '/public/file', sized 
 attempt('a WebSocket', lambda: upgrades('/ws'))
 ";
 
-fn a_rule_for_reading_is_none_for_writing(row: &mut Row) -> Ended {
+pub(crate) fn a_rule_for_reading_is_none_for_writing(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
         Err(ended) => return ended,

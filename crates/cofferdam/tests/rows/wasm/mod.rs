@@ -7,7 +7,9 @@ mod art;
 mod cred;
 mod ctl;
 mod iso;
+mod net;
 mod res;
+mod url;
 
 use std::path::PathBuf;
 
