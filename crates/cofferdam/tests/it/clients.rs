@@ -5,6 +5,7 @@
 //! skipped by name.
 
 mod database;
+mod index;
 mod packages;
 mod programs;
 mod tools;
