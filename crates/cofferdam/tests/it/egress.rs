@@ -174,6 +174,26 @@ fn requests_are_not_in_the_log_where_the_policy_says_so_and_denials_are() {
     }
 }
 
+#[test]
+fn a_suggestion_is_a_diff_of_the_policy_with_which_the_run_succeeds() {
+    needs_root!();
+    let (product, net) = world!(product());
+    let file = policy(&product, "");
+    let again = || run(&product, &net, &curl(&["--policy", &file], "https://other.test/ok"));
+    let _refused = again().exits(22);
+    let diff = product.call(["policy", "suggest", "last", "--policy", &file]).exits(0).stdout;
+    assert!(diff.starts_with(&format!("--- {file}\n+++ {file}\n@@ ")), "{diff}");
+    let added: String = diff
+        .lines()
+        .skip(3)
+        .filter_map(|line| line.strip_prefix('+'))
+        .fold(String::new(), |text, line| text + line + "\n");
+    let before = std::fs::read_to_string(&file).unwrap();
+    assert!(!before.contains("other.test"), "nothing applies it");
+    std::fs::write(&file, before + &added).unwrap();
+    assert_eq!(again().exits(0).stdout.trim_end(), "ok");
+}
+
 /// Sends one request after another, each over a connection of its own, until five in a row have failed.
 const SENDS: &str = "
 import http.client, socket, time
