@@ -96,6 +96,18 @@ const NEEDS: &[Need] = &[
         purpose: "to run programs in a network of a test's own",
         required: false,
     },
+    Need {
+        // Debian 12, Ubuntu 24.04, Debian 13 and what comes after.
+        thing: Thing::AnyFile(&[
+            "/usr/lib/python3.11/ensurepip",
+            "/usr/lib/python3.12/ensurepip",
+            "/usr/lib/python3.13/ensurepip",
+            "/usr/lib/python3.14/ensurepip",
+        ]),
+        package: "python3-venv",
+        purpose: "to make a virtual environment inside a sandbox",
+        required: false,
+    },
     client("/usr/bin/curl", "curl"),
     client("/usr/bin/wget", "wget"),
     client("/usr/bin/node", "nodejs"),
