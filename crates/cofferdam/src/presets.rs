@@ -1,7 +1,7 @@
 //! `--allow pypi`, `npm` and `git:HOST`: what a client's own configuration on this machine says it talks to.
 //!
 //! No registry's host is written here. What pip and npm are configured for is read when a run starts, from their
-//! files and variables and without starting either; it becomes rules, the variables by which the client inside is
+//! files, variables and what they have built in, and without starting either; it becomes rules, the variables by which the client inside is
 //! configured the same, and the certificates that it trusts for that. User information in an address stays outside.
 
 mod ini;

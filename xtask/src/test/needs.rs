@@ -22,6 +22,8 @@ struct Need {
 enum Thing {
     /// A file at exactly this path.
     File(&'static str),
+    /// A file at one of these paths, the usual one first.
+    AnyFile(&'static [&'static str]),
     /// A library that the C compiler finds.
     Library(&'static str),
     /// A program in `PATH` or one of the folders for administrators.
@@ -48,6 +50,12 @@ const NEEDS: &[Need] = &[
         thing: Thing::PythonModule("pip"),
         package: "python3-pip",
         purpose: "to fetch the Python that runs in WebAssembly",
+        required: false,
+    },
+    Need {
+        thing: Thing::File("/usr/lib/python3/dist-packages/pip"),
+        package: "python3-pip",
+        purpose: "to install packages inside a sandbox",
         required: false,
     },
     Need {
@@ -82,7 +90,43 @@ const NEEDS: &[Need] = &[
         purpose: "to become an ordinary user",
         required: true,
     },
+    Need {
+        thing: Thing::Program("nsenter"),
+        package: "util-linux",
+        purpose: "to run programs in a network of a test's own",
+        required: false,
+    },
+    Need {
+        // Debian 12, Ubuntu 24.04, Debian 13 and what comes after.
+        thing: Thing::AnyFile(&[
+            "/usr/lib/python3.11/ensurepip",
+            "/usr/lib/python3.12/ensurepip",
+            "/usr/lib/python3.13/ensurepip",
+            "/usr/lib/python3.14/ensurepip",
+        ]),
+        package: "python3-venv",
+        purpose: "to make a virtual environment inside a sandbox",
+        required: false,
+    },
+    client("/usr/bin/curl", "curl"),
+    client("/usr/bin/wget", "wget"),
+    client("/usr/bin/node", "nodejs"),
+    client("/usr/bin/npm", "npm"),
+    client("/usr/bin/javac", "default-jdk-headless"),
+    client("/usr/lib/python3/dist-packages/requests", "python3-requests"),
+    client("/usr/lib/postgresql", "postgresql"),
+    Need {
+        thing: Thing::AnyFile(&["/usr/bin/go", "/usr/local/go/bin/go"]),
+        package: "golang-go",
+        purpose: "to build a program that reaches out of a sandbox",
+        required: false,
+    },
 ];
+
+/// A program or library that isn't ours, which tests let reach out of a sandbox.
+const fn client(path: &'static str, package: &'static str) -> Need {
+    Need { thing: Thing::File(path), package, purpose: "to reach out of a sandbox", required: false }
+}
 
 /// Names what is missing, with the line that installs it. Stops if something required is.
 pub(crate) fn check() -> Result<(), Problem> {
@@ -108,12 +152,14 @@ impl Thing {
     fn name(&self) -> &'static str {
         match self {
             Self::File(name) | Self::Library(name) | Self::Program(name) | Self::PythonModule(name) => name,
+            Self::AnyFile(names) => names.first().copied().unwrap_or_default(),
         }
     }
 
     fn is_there(&self) -> bool {
         match self {
             Self::File(path) => Path::new(path).exists(),
+            Self::AnyFile(paths) => paths.iter().any(|path| Path::new(path).exists()),
             Self::Library(name) => compiler_finds(name),
             Self::PythonModule(name) => python_has(name),
             Self::Program(name) => {
@@ -149,6 +195,7 @@ mod tests {
     fn a_thing_that_no_machine_has_is_missing() {
         assert!(!Thing::Program("no-such-program-anywhere").is_there());
         assert!(!Thing::File("/no/such/file").is_there());
+        assert!(!Thing::AnyFile(&["/no/such/file", "/nor/this"]).is_there());
         assert!(!Thing::Library("libnosuchlibrary.a").is_there());
         assert!(!Thing::PythonModule("no_such_module_anywhere").is_there());
     }

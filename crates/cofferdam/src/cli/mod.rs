@@ -156,6 +156,9 @@ enum PolicyCommand {
         /// A run's id, or `last`
         #[arg(default_value = "last")]
         run: String,
+        /// Print a unified diff of this policy file instead of flags
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
     },
 }
 
@@ -388,9 +391,9 @@ fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Fai
             let yes = policy::explain(&policy, &asked, out).map_err(|error| Failure::of(&error))?;
             Ok(u8::from(!yes))
         }
-        PolicyCommand::Suggest { run } => {
+        PolicyCommand::Suggest { run, policy } => {
             let state = host::state_folder(&node()?);
-            policy::suggest(&state, &run, out).map_err(|error| Failure::of(&error))?;
+            policy::suggest(&state, &run, policy.as_deref(), out).map_err(|error| Failure::of(&error))?;
             Ok(0)
         }
     }

@@ -38,6 +38,7 @@ pub(crate) use node::{Node, Resolver, load_node};
 use policy::CredentialTable;
 pub(crate) use policy::PolicyFile;
 pub(crate) use words::{Denied, Time, VariableName, VariableValue};
+pub(crate) use write::allowing;
 
 /// Where the values of variables come from that a policy passes on.
 pub(crate) type HostEnvironment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;

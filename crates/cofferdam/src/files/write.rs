@@ -8,6 +8,8 @@ use cofferdam_core::files::{Files, Pattern, Shown};
 use cofferdam_core::policy::{CredentialRule, Limits, NetworkRule, Policy, Protocol};
 use cofferdam_core::request::Variable;
 
+use serde::Serialize;
+
 use super::Rest;
 use super::policy::{
     AuditTable, CredentialTable, DnsTable, EnvironmentTable, FilesTable, InputTable, LimitsTable,
@@ -50,6 +52,19 @@ impl PolicyFile {
             audit: AuditTable { requests: rest.record_requests.map(At::from) },
         })
     }
+}
+
+/// A rule as it stands in a policy file, on lines of its own that can be put behind any other.
+///
+/// # Errors
+///
+/// What TOML can't hold.
+pub(crate) fn allowing(allowed: &NetworkRule) -> Result<String, toml::ser::Error> {
+    #[derive(Serialize)]
+    struct Part {
+        network: NetworkTable,
+    }
+    toml::to_string(&Part { network: NetworkTable { allow: Some(vec![rule(allowed)]) } })
 }
 
 fn limits(limits: &Limits) -> LimitsTable {

@@ -1,6 +1,7 @@
-//! What npm is configured for: <https://docs.npmjs.com/cli/configuring-npm/npmrc>.
+//! What npm is configured for: <https://docs.npmjs.com/cli/configuring-npm/npmrc>. Where nothing is, it asks the registry
+//! that it has built in, and that is read out of the npm that sandboxes are shown.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::ini::{self, Entry};
 use super::{Found, Machine, Registry, root, rules, variable};
@@ -24,14 +25,16 @@ pub(super) fn resolve(machine: &Machine<'_>) -> Result<Found, BadValue> {
     let named = [("registry".to_owned(), value("registry"))];
     let named = named.into_iter().chain(keys.into_iter().map(|key| (key.to_owned(), last(key))));
     let found: Vec<_> = named.filter_map(|(key, url)| Some((key, Registry::parse(&url?)?))).collect();
-    if found.is_empty() {
+    let built_in = if value("registry").is_some() { None } else { built_in(machine) };
+    if found.is_empty() && built_in.is_none() {
         return Err(BadValue::new(
-            "npm's configuration on this machine names no registry",
+            "npm's configuration on this machine names no registry, and no npm below /usr has one built in",
             "name it (`npm config set registry URL`, or npm_config_registry), or allow the hosts that npm needs: \
              --allow 'GET,HEAD HOST'",
         ));
     }
-    let registries: Vec<_> = found.iter().map(|(_, registry)| registry.clone()).collect();
+    let registries: Vec<_> =
+        built_in.into_iter().chain(found.iter().map(|(_, registry)| registry.clone())).collect();
     let set =
         found.iter().filter_map(|(key, registry)| variable(&format!("npm_config_{key}"), &registry.url));
     Ok(Found {
@@ -39,6 +42,22 @@ pub(super) fn resolve(machine: &Machine<'_>) -> Result<Found, BadValue> {
         variables: set.collect(),
         roots: root(value("cafile"), machine).into_iter().collect(),
     })
+}
+
+/// Where npm has its settings described: as it comes from its makers or with Node; as Debian has it, by version.
+const DEFINITIONS: [&str; 4] = [
+    "/usr/lib/node_modules/npm/node_modules/@npmcli/config/lib/definitions/definitions.js",
+    "/usr/lib/node_modules/npm/lib/utils/config/definitions.js",
+    "/usr/share/nodejs/@npmcli/config/lib/definitions/definitions.js",
+    "/usr/share/nodejs/npm/lib/utils/config/definitions.js",
+];
+
+/// The registry that npm asks where nothing says another.
+fn built_in(machine: &Machine<'_>) -> Option<Registry> {
+    let text = DEFINITIONS.iter().find_map(|path| (machine.text)(Path::new(path)))?;
+    let (_, described) = text.split_once("'registry', {")?;
+    let (_, after) = described.split_once("default: '")?;
+    Registry::parse(after.split_once('\'')?.0)
 }
 
 /// The files, the weakest first. That of a project isn't read: the code under test may have written it.

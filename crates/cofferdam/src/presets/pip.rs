@@ -1,4 +1,5 @@
-//! What pip is configured for: <https://pip.pypa.io/en/stable/topics/configuration/>.
+//! What pip is configured for: <https://pip.pypa.io/en/stable/topics/configuration/>. Where nothing is, it asks the index
+//! that it has built in, and that is read out of the pip that sandboxes are shown.
 
 use std::path::PathBuf;
 
@@ -14,13 +15,15 @@ pub(super) fn resolve(machine: &Machine<'_>) -> Result<Found, BadValue> {
     let words = |key: &str| settings.value(key).unwrap_or_default();
     let read = |text: &str| text.split_whitespace().filter_map(Registry::parse).collect::<Vec<_>>();
     let is_off = matches!(words("no-index").as_str(), "1" | "true" | "yes" | "on");
-    let index = if is_off { vec![] } else { read(&words("index-url")) };
+    let named = settings.value("index-url");
+    let index = if is_off { vec![] } else { read(named.as_deref().unwrap_or_default()) };
+    let built_in = if is_off || named.is_some() { vec![] } else { built_in(machine) };
     let others = if is_off { vec![] } else { read(&words("extra-index-url")) };
     let links = read(&words("find-links"));
-    let all: Vec<_> = [&index, &others, &links].into_iter().flatten().cloned().collect();
+    let all: Vec<_> = [&built_in, &index, &others, &links].into_iter().flatten().cloned().collect();
     if all.is_empty() {
         return Err(BadValue::new(
-            "pip's configuration on this machine names no index",
+            "pip's configuration on this machine names no index, and no pip below /usr has one built in",
             "name it (`pip config set global.index-url URL`, or PIP_INDEX_URL), or allow the hosts that pip needs: \
              --allow 'GET,HEAD HOST'",
         ));
@@ -33,6 +36,26 @@ pub(super) fn resolve(machine: &Machine<'_>) -> Result<Found, BadValue> {
         variables: set.filter_map(|(name, found)| variable(name, &urls(found))).collect(),
         roots: root(settings.value("cert"), machine).into_iter().collect(),
     })
+}
+
+/// Where systems have the pip that their own Python runs: Debian; Fedora and Arch, by the minor version of Python.
+fn packages() -> impl Iterator<Item = PathBuf> {
+    const MINORS: std::ops::RangeInclusive<u8> = 9..=15;
+    let others = MINORS.map(|minor| format!("/usr/lib/python3.{minor}/site-packages").into());
+    std::iter::once("/usr/lib/python3/dist-packages".into()).chain(others)
+}
+
+/// The index that pip asks where nothing says another, and the host that has its files.
+fn built_in(machine: &Machine<'_>) -> Vec<Registry> {
+    let module = packages().find_map(|folder| (machine.text)(&folder.join("pip/_internal/models/index.py")));
+    let of = |text: &str| {
+        let (_, words) = text.split_once("\nPyPI = PackageIndex(")?;
+        let (words, _) = words.split_once(')')?;
+        let quoted: Vec<_> = words.split('"').skip(1).step_by(2).collect();
+        let [index, files] = quoted[..] else { return None };
+        Some([Registry::parse(index)?, Registry::parse(&format!("https://{files}"))?])
+    };
+    module.as_deref().and_then(of).into_iter().flatten().collect()
 }
 
 struct Settings<'a> {

@@ -64,6 +64,28 @@ fn a_stronger_file_section_or_variable_wins() {
 }
 
 #[test]
+fn without_a_configuration_it_is_the_index_that_pip_has_built_in() {
+    let module = "class PackageIndex:\n    pass\n\n\nPyPI = PackageIndex(\"https://index.test/\", \
+                  file_storage_domain=\"files.test\")\nTestPyPI = PackageIndex(\n    \"https://other.test/\")\n";
+    let debian = ("/usr/lib/python3/dist-packages/pip/_internal/models/index.py", module);
+    let fedora = ("/usr/lib/python3.13/site-packages/pip/_internal/models/index.py", module);
+    let both = ["GET,HEAD index.test", "GET,HEAD files.test"];
+    for one in [debian, fedora] {
+        let found = found("pypi", &[], &[one]).unwrap();
+        assert_eq!(flags(&found), both);
+        assert!(found.variables.is_empty(), "pip inside knows it");
+    }
+    let extra = [("PIP_EXTRA_INDEX_URL", "https://extra.test/simple")];
+    let with_extra = flags(&found("pypi", &extra, &[debian]).unwrap());
+    assert_eq!(with_extra, [&both[..], &["GET,HEAD extra.test"]].concat());
+    let named = [("PIP_INDEX_URL", "https://named.test/simple")];
+    assert_eq!(flags(&found("pypi", &named, &[debian]).unwrap()), ["GET,HEAD named.test"]);
+    assert!(found("pypi", &[("PIP_NO_INDEX", "1")], &[debian]).is_err());
+    let rewritten = [(debian.0, "PyPI = elsewhere()\n")];
+    assert!(found("pypi", &[], &rewritten).is_err(), "a pip that says it in another way has none to be read");
+}
+
+#[test]
 fn npms_registries_are_read_and_its_tokens_stay_outside() {
     let file = "registry=https://npm.corp.test/npm/\n@acme:registry=https://acme.test/\n\
                 //npm.corp.test/npm/:_authToken=secret\ncafile=/etc/corp.pem\n";
@@ -75,6 +97,19 @@ fn npms_registries_are_read_and_its_tokens_stay_outside() {
     );
     assert_eq!(found.roots, [Path::new("/etc/corp.pem")]);
     assert!(!format!("{found:?}").contains("secret"));
+}
+
+#[test]
+fn without_a_configuration_it_is_the_registry_that_npm_has_built_in() {
+    let described = "define('proxy', {\n  default: null,\n})\ndefine('registry', {\n  default: 'https://npm.test/',\n})\n";
+    let debian = ("/usr/share/nodejs/npm/lib/utils/config/definitions.js", described);
+    assert_eq!(flags(&found("npm", &[], &[debian]).unwrap()), ["GET,HEAD npm.test"]);
+    let scope = ("/home/me/.npmrc", "@acme:registry=https://acme.test/\n");
+    let both = found("npm", &[], &[debian, scope]).unwrap();
+    assert_eq!(flags(&both), ["GET,HEAD npm.test", "GET,HEAD acme.test"]);
+    assert_eq!(set(&both), ["npm_config_@acme:registry=https://acme.test/"], "npm inside knows the other");
+    let named = [("npm_config_registry", "https://named.test/")];
+    assert_eq!(flags(&found("npm", &named, &[debian]).unwrap()), ["GET,HEAD named.test"]);
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! What leaves a sandbox, seen from the far end: a network of the test's own in which every address answers.
 
+use std::io::{BufRead as _, BufReader};
+
+use cofferdam_testkit::host::processes_with;
 use cofferdam_testkit::origins::Net;
-use cofferdam_testkit::product::{Product, Ran};
+use cofferdam_testkit::product::{Product, Ran, start};
 use serde_json::{Value, json};
 
 use crate::{needs_root, ordinary, product};
@@ -125,6 +128,139 @@ fn an_ordinary_user_has_the_same_ways_out() {
     let ran = run(&product, &net, &curl(&rule, "https://evil.test/ok")).exits(22);
     assert!(ran.stdout.contains("host_not_allowed"), "{ran:?}");
     assert_eq!(net.seen().names(), ["api.test"]);
+}
+
+/// A policy that names `api.test`, with more lines.
+fn policy(product: &Product, more: &str) -> String {
+    let rule = "version = 1\nprofile = \"internal\"\n[[network.allow]]\nhost = \"api.test\"\n";
+    product.file("policy.toml", format!("{rule}{more}")).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_name_that_no_rule_has_does_not_exist_where_the_policy_says_so() {
+    needs_root!();
+    let (product, net) = world!(product());
+    let asks = "import socket\nfor name in ['api.test', 'other.test']:\n\
+                \x20   try: socket.getaddrinfo(name, 80); print(name, 'is')\n\
+                \x20   except socket.gaierror as error: print(name, error.errno == socket.EAI_NONAME)\n";
+    // Whoever answers for a name tells of the refusal when it is dialled.
+    for (says, of_other, denials) in [("nxdomain", "True", 1), ("explain", "is", 0)] {
+        let policy = policy(&product, &format!("[dns]\ndenied = \"{says}\"\n"));
+        let outcome = outcome(&product, &net, &["--policy", &policy, "-c", asks]);
+        let expected = format!("api.test is\nother.test {of_other}\n");
+        assert_eq!(outcome["stdout"]["text"], expected, "{says}: {outcome:#}");
+        let denied = outcome["denials"].as_array().unwrap();
+        assert_eq!(denied.len(), denials, "{says}: {outcome:#}");
+        assert!(denied.iter().all(|it| it["host"] == "other.test"), "{says}: {outcome:#}");
+        assert!(!net.seen().names().contains(&"other.test"), "{says}: nobody outside was asked");
+    }
+}
+
+#[test]
+fn requests_are_not_in_the_log_where_the_policy_says_so_and_denials_are() {
+    needs_root!();
+    let (product, net) = world!(product());
+    let asks = "curl -sS https://api.test/ok; curl -sS https://other.test/secret; true";
+    for (records, lines) in [("true", 1), ("false", 0)] {
+        let policy = policy(&product, &format!("[audit]\nrequests = {records}\n"));
+        let ran = run(&product, &net, &["--policy", &policy, "--", "sh", "-c", asks]).exits(0);
+        assert!(ran.stdout.contains("ok") && ran.stdout.contains("host_not_allowed"), "{ran:?}");
+        let log = product.call(["audit", "show", "last"]).exits(0).stdout;
+        let of = |event: &str| log.lines().filter(|line| line.contains(event)).count();
+        assert_eq!(of("egress.allowed"), lines, "{log}");
+        assert!(of("egress.denied") + of("dns.denied") >= 1, "{log}");
+        let verified = product.call(["audit", "verify"]).exits(0).stdout;
+        assert!(verified.starts_with("ok: "), "{verified}");
+    }
+}
+
+#[test]
+fn a_suggestion_is_a_diff_of_the_policy_with_which_the_run_succeeds() {
+    needs_root!();
+    let (product, net) = world!(product());
+    let file = policy(&product, "");
+    let again = || run(&product, &net, &curl(&["--policy", &file], "https://other.test/ok"));
+    let _refused = again().exits(22);
+    let diff = product.call(["policy", "suggest", "last", "--policy", &file]).exits(0).stdout;
+    assert!(diff.starts_with(&format!("--- {file}\n+++ {file}\n@@ ")), "{diff}");
+    let added: String = diff
+        .lines()
+        .skip(3)
+        .filter_map(|line| line.strip_prefix('+'))
+        .fold(String::new(), |text, line| text + line + "\n");
+    let before = std::fs::read_to_string(&file).unwrap();
+    assert!(!before.contains("other.test"), "nothing applies it");
+    std::fs::write(&file, before + &added).unwrap();
+    assert_eq!(again().exits(0).stdout.trim_end(), "ok");
+}
+
+/// Sends one request after another, each over a connection of its own, until five in a row have failed.
+const SENDS: &str = "
+import http.client, socket, time
+address = socket.getaddrinfo('api.test', 80, socket.AF_INET)[0][4][0]
+failed = 0
+while failed < 5:
+    connection = http.client.HTTPConnection(address, 80, timeout=5)
+    try:
+        connection.request('GET', '/ok', headers={'Host': 'api.test'})
+        connection.getresponse().read()
+        failed = 0
+        print('sent', flush=True)
+    except (OSError, http.client.HTTPException):
+        failed += 1
+        print('failed', flush=True)
+    connection.close()
+    time.sleep(.02)
+raise SystemExit(7)";
+
+#[test]
+fn a_proxy_that_is_killed_while_a_program_sends_stops_it_and_the_outcome_says_when() {
+    for product in [product(), ordinary()] {
+        let (product, net) = world!(product);
+        let outcome = product.folder().join("outcome.json");
+        let accepted = product.accepting();
+        let accepted: Vec<_> = accepted.iter().map(String::as_str).collect();
+        let told = ["--outcome", outcome.to_str().unwrap(), "--allow", "http://api.test", "-c", SENDS];
+        let args = [&["run", "--profile", "internal", "--quiet"], &accepted[..], &told].concat();
+        let mut child = start(&mut net.command(&product.command(args)));
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.by_ref().take(3).all(|line| line == "sent"), "the positive control");
+        assert!(net.seen().requests.len() >= 3);
+        let proxy = child_with(child.id(), "egress");
+        make_die(proxy);
+        assert!(lines.any(|line| line == "failed"));
+        let _ = net.seen(); // what arrived before it was killed
+        let rest: Vec<_> = lines.collect();
+        assert!(rest.len() >= 4 && rest.iter().all(|line| line == "failed"), "{rest:?}");
+        let after = net.seen();
+        assert!(after.is_nothing(), "{:?} {:?}", after.asked(), after.places());
+        assert_eq!(child.wait().unwrap().code(), Some(7), "the run goes on without a way out");
+        let outcome: Value = serde_json::from_slice(&std::fs::read(&outcome).unwrap()).unwrap();
+        let gaps = outcome["gaps"].as_array().unwrap();
+        let gap = gaps.iter().find(|gap| gap["name"] == "egress").unwrap();
+        let (_, when) = gap["why"].as_str().unwrap().split_once("was lost at ").unwrap();
+        assert!(when > outcome["started"].as_str().unwrap(), "{gap}"); // both are of RFC 3339, in UTC
+        let log = product.call(["audit", "verify"]).exits(0).stdout;
+        assert!(log.starts_with("ok: "), "{log}");
+    }
+}
+
+/// The one child of a process with a word among its arguments.
+fn child_with(parent: u32, word: &str) -> i32 {
+    let is_it = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let its_parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        its_parent == Some(parent) && words.split(|byte| *byte == 0).any(|its| its == word.as_bytes())
+    };
+    let found: Vec<_> = processes_with(word).into_iter().filter(is_it).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0]
+}
+
+fn make_die(pid: i32) {
+    let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
+    assert!(killed.success());
 }
 
 #[test]

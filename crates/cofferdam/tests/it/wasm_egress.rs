@@ -112,7 +112,8 @@ print(requests.post("https://api.test/echo", data=b"x" * 100_000, verify=False).
     fs::write(folder.join("client.py"), script).unwrap();
     let workspace = folder.to_str().unwrap();
     let script = folder.join("client.py");
-    let ran = world.run(&["--allow", "api.test", "--workspace", workspace, script.to_str().unwrap()]).exits(0);
+    let ran =
+        world.run(&["--allow", "api.test", "--workspace", workspace, script.to_str().unwrap()]).exits(0);
     let said = "200 ok\n200 ok\n200 ok\n403 host_not_allowed --allow other.test\nb'ok\\n'\n200\n";
     assert_eq!(ran.stdout, said, "{ran:?}");
     let seen = world.net.seen();

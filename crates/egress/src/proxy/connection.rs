@@ -11,6 +11,7 @@ use cofferdam_core::policy::Protocol;
 use super::client_hello::ClientHello;
 use super::http::serve::{Conversation, Speaks, Verdict};
 use super::opening::{self, Opening, PATIENCE};
+use super::postgres;
 use super::sandbox::Sandbox;
 use super::stream::{Stream, replay};
 use super::tunnel;
@@ -27,6 +28,19 @@ pub(crate) struct Meant {
     pub(crate) port: u16,
     /// The server's name, where the program leaves TLS to us: what it sends is to be inside.
     pub(crate) tls: Option<Vec<u8>>,
+}
+
+/// Ports on which the server speaks first, as IANA has them: FTP, SSH, SMTP, POP3, IMAP, submission of mail, MySQL. A
+/// client there may wait for as long as we do.
+const SERVERS_SPEAK_FIRST: [u16; 7] = [21, 22, 25, 110, 143, 587, 3306];
+
+/// How long the first byte of a connection is waited for; none where it says nothing that is needed.
+fn patience(is_allowed: bool, port: u16) -> Option<Duration> {
+    match is_allowed {
+        true => Some(PATIENCE),
+        false if SERVERS_SPEAK_FIRST.contains(&port) => None,
+        false => Some(REFUSED_PATIENCE),
+    }
 }
 
 /// [`serve`] for a connection within another, whose type would contain itself.
@@ -51,8 +65,13 @@ pub(crate) async fn serve(sandbox: Arc<Sandbox>, mut stream: Stream, meant: Mean
             _ => {}
         }
     }
-    let first = if verdict.is_ok() { PATIENCE } else { REFUSED_PATIENCE };
-    let Ok((opening, bytes)) = opening::read(&mut stream, first).await else { return };
+    let (opening, bytes) = match patience(verdict.is_ok(), port) {
+        Some(first) => match opening::read(&mut stream, first).await {
+            Ok(read) => read,
+            Err(_) => return,
+        },
+        None => (Opening::Nothing, vec![]),
+    };
     let stream = replay(bytes, stream);
     match verdict {
         Ok(_) if opening == Opening::Nothing => {} // opened ahead of need, and not needed
@@ -126,6 +145,10 @@ async fn explain(
         (Opening::Tls(hello), Some(host)) => end_tls(conversation, host, &hello, stream).await,
         (Opening::Http1, _) => conversation.serve(Speaks::Http1, stream).await,
         (Opening::Http2, _) => conversation.serve(Speaks::Http2, stream).await,
+        (Opening::Postgres, _) => {
+            sandbox.deny(denial, door).await;
+            return postgres::refuse(denial, stream).await;
+        }
         (Opening::Nothing | Opening::Other | Opening::Tls(_), _) => {
             // Written down before it is closed, so that who sees the one can see the other.
             sandbox.deny(denial, door).await;
@@ -147,4 +170,16 @@ async fn end_tls(conversation: Conversation, host: &Host, hello: &ClientHello, s
         _ => Speaks::Http1,
     };
     conversation.with_server_name(hello.server_name.clone()).serve(speaks, Box::new(stream)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_client_that_waits_for_its_server_is_not_waited_for() {
+        assert_eq!(patience(false, 25), None);
+        assert_eq!(patience(false, 443), Some(REFUSED_PATIENCE));
+        assert_eq!(patience(true, 25), Some(PATIENCE), "a rule says that something else is spoken there");
+    }
 }

@@ -22,6 +22,7 @@ mod connection;
 mod dial;
 mod doors;
 mod node;
+mod postgres;
 mod report;
 mod sandbox;
 mod stream;

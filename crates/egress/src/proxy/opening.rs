@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::client_hello::{self, Beginning, ClientHello};
 use super::http::framing::HEAD_BYTES;
+use super::postgres;
 
 /// How a connection of HTTP/2 begins: RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -29,6 +30,8 @@ pub enum Opening {
     Nothing,
     /// Nothing that can be read, or something that didn't come in time.
     Other,
+    /// The protocol of PostgreSQL.
+    Postgres,
     /// TLS.
     Tls(ClientHello),
 }
@@ -48,6 +51,10 @@ pub fn look(bytes: &[u8]) -> Option<Opening> {
     }
     if PREFACE.starts_with(bytes) || bytes.starts_with(PREFACE) {
         return (bytes.len() >= PREFACE.len()).then_some(Opening::Http2);
+    }
+    if bytes[0] == 0 {
+        let spoken = |is_postgres| if is_postgres { Opening::Postgres } else { Opening::Other };
+        return postgres::begins(bytes).map(spoken);
     }
     let line_end = bytes.iter().position(|byte| *byte == b'\n');
     let line = &bytes[..line_end.unwrap_or(bytes.len())];
@@ -99,19 +106,15 @@ mod tests {
         for text in ["GET / HTTP/1.1\r\n", "OPTIONS * HTTP/1.0\r\nX", "GET / HTTP/1.1\n", "x y HTTP/9\r\n"] {
             assert_eq!(look(text), Some(Opening::Http1), "{text:?}");
         }
-        for text in ["", "G", "GET /long", "P", "PRI * HTTP/2.0\r\n\r\nSM", "SSH-2.0-x"] {
+        for text in ["", "G", "GET /long", "P", "PRI * HTTP/2.0\r\n\r\nSM", "SSH-2.0-x", "\0\0\0\x08\x04"] {
             assert_eq!(look(text), None, "{text:?}");
         }
-        for text in [
-            "SSH-2.0-OpenSSH_9.2p1 Debian\r\n",
-            "\0\0\0\x08\x04",
-            "GET /\r\n",
-            "\x16\x02",
-            " GET",
-            "EHLO a\r\n",
-        ] {
+        for text in
+            ["SSH-2.0-OpenSSH_9.2p1 Debian\r\n", "\0\x01", "GET /\r\n", "\x16\x02", " GET", "EHLO a\r\n"]
+        {
             assert_eq!(look(text), Some(Opening::Other), "{text:?}");
         }
         assert_eq!(look("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nxyz"), Some(Opening::Http2));
+        assert_eq!(look("\0\0\0\x0c\0\x03\0\0"), Some(Opening::Postgres));
     }
 }

@@ -152,11 +152,12 @@ impl Net {
     }
 
     /// What arrived since this was last asked. Everything that was sent before is in it: whatever waits to be
-    /// accepted is waited for.
+    /// accepted is waited for, and so is the end of a connection that one side has closed, whose last packets would
+    /// count among those of what comes next.
     #[must_use]
     pub fn seen(&self) -> Seen {
         let log = &self.world.log;
-        eventually(Duration::from_secs(5), || log.has_heard_everything());
+        eventually(Duration::from_secs(5), || log.has_heard_everything() && !log.is_closing());
         log.take()
     }
 }

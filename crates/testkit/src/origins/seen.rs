@@ -214,6 +214,15 @@ impl Log {
         self.records.lock().unwrap().accepted >= self.counted().tcp
     }
 
+    /// Whether some connection is about to end: packets of it may still be on their way.
+    pub(super) fn is_closing(&self) -> bool {
+        let Some(holder) = self.holder.get() else { return false };
+        ["tcp", "tcp6"].iter().any(|name| {
+            let table = std::fs::read_to_string(format!("/proc/{holder}/net/{name}")).unwrap_or_default();
+            table.lines().skip(1).any(|line| line.split_ascii_whitespace().nth(3).is_some_and(is_closing))
+        })
+    }
+
     /// What came since this was last called.
     pub(super) fn take(&self) -> Seen {
         let now = self.counted();
@@ -233,6 +242,17 @@ impl Log {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{holder}/net/{name}"));
         Counted::read(&read("snmp").unwrap_or_default(), &read("snmp6").unwrap_or_default())
     }
+}
+
+/// Whether a state of a connection, as `/proc/net/tcp` writes it, is one between the first and the last packet of its
+/// end: `include/net/tcp_states.h`.
+fn is_closing(state: &str) -> bool {
+    const FIN_WAIT1: &str = "04";
+    const FIN_WAIT2: &str = "05";
+    const CLOSE_WAIT: &str = "08";
+    const LAST_ACK: &str = "09";
+    const CLOSING: &str = "0B";
+    [FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING].contains(&state)
 }
 
 /// An IPv4 address within IPv6 as the IPv4 address.

@@ -1,8 +1,11 @@
-//! `cofferdam policy suggest RUN`: what a run was denied, as rules that a person can add.
+//! `cofferdam policy suggest RUN`: what a run was denied, as rules that a person can add: flags, or a diff of a policy
+//! file.
 //!
 //! It prints and changes nothing. What was asked for was chosen by the program, perhaps on behalf of whoever wrote
 //! what it read: so each line says how often, why, and how much it would let out.
 
+use std::fmt::Display;
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -12,6 +15,8 @@ use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::{AllowFlag, NetworkRule};
 use cofferdam_engine::record::{Line, RunFilter, events};
 use serde_json::Value;
+
+use crate::files::{PolicyFile, allowing};
 
 /// Why nothing can be suggested.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +31,24 @@ pub(crate) enum SuggestError {
     NoRun {
         /// What was named.
         text: String,
+    },
+    /// The policy file can't be read.
+    #[error("could not read {path}: {source}")]
+    Read {
+        /// Which.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Nothing can be put behind what a policy file says.
+    #[error(
+        "{path} can't take `[[network.allow]]` at its end ({why}): add by hand what it says without --policy"
+    )]
+    Appended {
+        /// Which.
+        path: String,
+        /// What is wrong then.
+        why: String,
     },
     /// The output can't be written.
     #[error("could not write the suggestions: {0}")]
@@ -42,12 +65,27 @@ struct Suggestion {
     count: u64,
 }
 
-/// Prints a diff of flags for the denials of a run, in the order in which they happened first.
+/// Prints what would have allowed the denials of a run, in the order in which they happened first: flags, or a diff of
+/// a policy file, which is left as it is.
 ///
 /// # Errors
 ///
-/// [`SuggestError`] if the log can't be read, has no such run, or `out` can't be written.
-pub(crate) fn suggest(state: &Path, run: &str, out: &mut dyn Write) -> Result<(), SuggestError> {
+/// [`SuggestError`] if the log can't be read, has no such run, the file takes no more rules, or `out` can't be written.
+pub(crate) fn suggest(
+    state: &Path,
+    run: &str,
+    policy: Option<&Path>,
+    out: &mut dyn Write,
+) -> Result<(), SuggestError> {
+    let found = denied(state, run)?;
+    match policy.filter(|_| found.iter().any(|one| one.rule.is_some())) {
+        Some(file) => print_diff(&found, file, out),
+        None => print(&found, out).map_err(SuggestError::from),
+    }
+}
+
+/// What a run was denied.
+fn denied(state: &Path, run: &str) -> Result<Vec<Suggestion>, SuggestError> {
     let no_run = || SuggestError::NoRun { text: run.to_owned() };
     let filter = match run {
         "last" => RunFilter::Last,
@@ -69,26 +107,71 @@ pub(crate) fn suggest(state: &Path, run: &str, out: &mut dyn Write) -> Result<()
             None => found.push(new),
         }
     }
-    if !is_there {
-        return Err(no_run());
-    }
-    print(&found, out).map_err(SuggestError::from)
+    if is_there { Ok(found) } else { Err(no_run()) }
 }
 
 fn print(found: &[Suggestion], out: &mut dyn Write) -> io::Result<()> {
     if found.is_empty() {
         return writeln!(out, "nothing was denied");
     }
-    for Suggestion { rule, host, code, count } in found {
-        let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
-        match rule {
-            Some(rule) => {
-                writeln!(out, "+--allow {:<40}  # {code}, {times}{}", quoted(rule), broad(rule))?;
-            }
-            None => writeln!(out, "#{host:<48}  # {code}, {times}: no rule allows that")?,
+    for one in found {
+        match &one.rule {
+            Some(rule) => writeln!(out, "+--allow {:<40}  # {}", quoted(rule), one.why())?,
+            None => writeln!(out, "#{:<48}  # {}", one.host, one.why())?,
         }
     }
     Ok(())
+}
+
+/// What no rule allows stands before the diff, where those who apply it pass over it.
+fn print_diff(found: &[Suggestion], file: &Path, out: &mut dyn Write) -> Result<(), SuggestError> {
+    let path = file.display().to_string();
+    let text =
+        fs::read_to_string(file).map_err(|source| SuggestError::Read { path: path.clone(), source })?;
+    let cannot = |why: &dyn Display| SuggestError::Appended { path: path.clone(), why: why.to_string() };
+    let mut added = String::new();
+    for one in found {
+        let Some(rule) = &one.rule else {
+            writeln!(out, "#{:<48}  # {}", one.host, one.why())?;
+            continue;
+        };
+        let table = allowing(rule).map_err(|error| cannot(&error))?;
+        added.push_str(&format!("\n# {}\n{table}", one.why()));
+    }
+    let whole = format!("{text}\n{added}");
+    toml::from_str::<PolicyFile>(&whole).map_err(|error| cannot(&error.message()))?;
+    Ok(out.write_all(appending(&path, &text, &added).as_bytes())?)
+}
+
+/// Lines before a change that stay as they are.
+const CONTEXT: usize = 3;
+
+/// A unified diff that puts lines behind a text.
+fn appending(path: &str, text: &str, added: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    let context = &lines[lines.len().saturating_sub(CONTEXT)..];
+    let first = lines.len() - context.len() + usize::from(!lines.is_empty());
+    let (before, after) = (context.len(), context.len() + added.lines().count());
+    let new_first = first.max(1);
+    let mut diff = format!("--- {path}\n+++ {path}\n@@ -{first},{before} +{new_first},{after} @@\n");
+    for (at, line) in context.iter().enumerate() {
+        let is_cut_short = at + 1 == context.len() && !text.ends_with('\n');
+        diff.push_str(&match is_cut_short {
+            true => format!("-{line}\n\\ No newline at end of file\n+{line}\n"),
+            false => format!(" {line}\n"),
+        });
+    }
+    added.lines().for_each(|line| diff.push_str(&format!("+{line}\n")));
+    diff
+}
+
+impl Suggestion {
+    /// Why it was denied, how often, and how much a rule would let out.
+    fn why(&self) -> String {
+        let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
+        let then = self.rule.as_ref().map_or_else(|| ": no rule allows that".to_owned(), broad);
+        format!("{}, {times}{then}", self.code)
+    }
 }
 
 /// How much a rule lets out beyond what was asked for.
@@ -152,8 +235,8 @@ mod tests {
         let all: Vec<_> = std::iter::once(start).chain(events.iter().cloned()).collect();
         AuditLog::open(state.path()).unwrap().append(&RunId::parse(RUN).unwrap(), &all).unwrap();
         let mut out = vec![];
-        suggest(state.path(), RUN, &mut out).unwrap();
-        assert!(suggest(state.path(), "nonsense", &mut vec![]).is_err());
+        suggest(state.path(), RUN, None, &mut out).unwrap();
+        assert!(suggest(state.path(), "nonsense", None, &mut vec![]).is_err());
         String::from_utf8(out).unwrap()
     }
 
@@ -170,6 +253,57 @@ mod tests {
         );
         assert_eq!(text.lines().count(), 1);
         assert_eq!(suggested(&[]), "nothing was denied\n");
+    }
+
+    #[test]
+    fn a_diff_puts_rules_behind_what_a_policy_says_and_patch_takes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let denial = Rules::new(&[]).lookup(&Host::parse(b"evil.test").unwrap()).unwrap_err();
+        let other = Denial::of_bytes(DenialCode::InvalidHost, b"..");
+        let found = [
+            Suggestion { rule: None, host: other.host, code: "invalid_host".to_owned(), count: 1 },
+            Suggestion {
+                rule: rule_of(&denial.needs.unwrap()),
+                host: denial.host,
+                code: "host_not_allowed".to_owned(),
+                count: 2,
+            },
+        ];
+        for text in ["version = 1\n\n[limits]\npids = 7\n", "version = 1", ""] {
+            let file = folder.path().join("policy.toml");
+            fs::write(&file, text).unwrap();
+            let mut diff = vec![];
+            let printed = print_diff(&found, &file, &mut diff);
+            if text.is_empty() {
+                assert!(
+                    matches!(printed, Err(SuggestError::Appended { .. })),
+                    "no policy is without its version"
+                );
+                continue;
+            }
+            assert_eq!(fs::read_to_string(&file).unwrap(), text, "it is for a person to apply");
+            let diff = String::from_utf8(diff).unwrap().replace(file.to_str().unwrap(), "policy.toml");
+            let mut patch = std::process::Command::new("git");
+            let patch = patch.args(["apply", "-p0", "-"]).current_dir(folder.path());
+            let mut patch = patch.stdin(std::process::Stdio::piped()).spawn().unwrap();
+            patch.stdin.take().unwrap().write_all(diff.as_bytes()).unwrap();
+            assert!(patch.wait().unwrap().success(), "{diff}");
+            let now = fs::read_to_string(&file).unwrap();
+            let table = "# host_not_allowed, 2 times; lets out any method, any path\n[[network.allow]]\nhost = \"evil.test\"\n";
+            assert_eq!(now, format!("{}\n\n{table}", text.trim_end()));
+        }
+    }
+
+    #[test]
+    fn a_policy_that_lists_its_rules_in_another_way_is_not_broken() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policy.toml");
+        fs::write(&file, "version = 1\nnetwork.allow = [{ host = \"a.test\" }]\n").unwrap();
+        let denial = Rules::new(&[]).lookup(&Host::parse(b"evil.test").unwrap()).unwrap_err();
+        let rule = rule_of(&denial.needs.unwrap());
+        let one = Suggestion { rule, host: denial.host, code: "host_not_allowed".to_owned(), count: 1 };
+        let refused = print_diff(&[one], &file, &mut vec![]).unwrap_err().to_string();
+        assert!(refused.contains("add by hand"), "{refused}");
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn psql() {
         place.net.share("5432", Share::Socket(server.socket()));
         let asks = |host: &'static str| ["--", psql, "-h", host, "-U", "postgres", "-Atc", "select 41 + 1"];
         place.reaches(&[], &asks("db.test"), "42");
-        // There is nothing in its protocol in which a reason could be said: the Outcome says it.
-        place.is_refused(&[], &asks("other.test"), "other.test");
+        let reason = "FATAL:  Cofferdam: host_not_allowed, needs --allow tcp://other.test:5432";
+        place.is_refused(&[], &asks("other.test"), reason);
     });
 }

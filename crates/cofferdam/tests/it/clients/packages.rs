@@ -4,7 +4,7 @@ use std::process::Command;
 
 use cofferdam_testkit::origins::Share;
 
-use super::{Place, for_each_user, make, this_test};
+use super::{Place, REASON, for_each_user, make, this_test};
 
 /// Makes a wheel, which is an archive with three files beside the module.
 const WHEEL: &str = r"
@@ -30,14 +30,25 @@ fn python_index(place: &Place) {
 fn pip() {
     for_each_user(this_test!("pip"), &["/usr/bin/python3", "/usr/lib/python3/dist-packages/pip"], |place| {
         python_index(place);
-        let install = |host: &str| {
+        let install = |more: &str| {
             format!(
-                "python3 -m pip install -vv --no-cache-dir --disable-pip-version-check --retries 0 --target /tmp/things \
-                 --index-url https://{host}/simple/ thing && PYTHONPATH=/tmp/things python3 -m thing"
+                "python3 -m pip install --no-cache-dir --disable-pip-version-check --retries 0 --target /tmp/things \
+                 {more} && PYTHONPATH=/tmp/things python3 -m thing"
             )
         };
-        place.reaches(&[], &["--", "sh", "-c", &install("api.test")], "a thing that was installed");
-        place.is_refused(&[], &["--", "sh", "-c", &install("other.test")], "403");
+        let refused = |more: &str, words: &str| {
+            place.is_refused(&[], &["--", "sh", "-c", &install(more)], words);
+        };
+        let from_index = |host: &str| format!("--index-url https://{host}/simple/ thing");
+        place.reaches(
+            &[],
+            &["--", "sh", "-c", &install(&from_index("api.test"))],
+            "a thing that was installed",
+        );
+        // It says why it couldn't have a file, and why it couldn't ask an index only where it is told to say more.
+        refused("https://other.test/files/thing-1.0-py3-none-any.whl", REASON);
+        refused(&format!("-vv {}", from_index("other.test")), REASON);
+        refused(&from_index("other.test"), "No matching distribution found for thing");
     });
 }
 
@@ -67,6 +78,6 @@ fn npm() {
             )
         };
         place.reaches(&[], &["--", "sh", "-c", &install("api.test")], "a thing that was installed");
-        place.is_refused(&[], &["--", "sh", "-c", &install("other.test")], "403");
+        place.is_refused(&[], &["--", "sh", "-c", &install("other.test")], REASON);
     });
 }

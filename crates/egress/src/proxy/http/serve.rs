@@ -20,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use super::framing::HEAD_BYTES;
 use super::guard::{Gate, Guard, REFUSED};
 use super::headers::asks_to_upgrade;
-use super::problem::{self, Body};
+use super::problem::{self, Body, Form};
 use crate::proxy::connection::{self, Meant};
 use crate::proxy::sandbox::{Sandbox, Within};
 use crate::proxy::stream::Stream;
@@ -112,6 +112,7 @@ impl Conversation {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let is_http1 = request.version() < Version::HTTP_2;
         let has_body = !request.body().is_end_stream();
+        let form = Form::of(request.uri());
         let response = match self.judge(&request) {
             Ok(Judged::Connect(authority)) => self.connect(request, &authority).await,
             Ok(Judged::Request(permit)) => self.forward(request, *permit).await,
@@ -128,6 +129,7 @@ impl Conversation {
                 problem::answer(
                     &denial,
                     self.sandbox.run(),
+                    form,
                     is_http1 && (has_body || self.gate.refused().is_some()),
                 )
             }

@@ -116,10 +116,12 @@ fn any_bytes_go_where_a_rule_says_so_and_others_are_closed_at_once() {
     stream.write_all(b"\0\0\0\x08\x04\xd2\x16\x2f").unwrap();
     let mut echo = [0; 8];
     stream.read_exact(&mut echo).unwrap();
-    for (name, port) in [("db.test", 5433), ("other.test", 5432)] {
+    for (name, port, says) in
+        [("db.test", 5433, &b"\0\x01x"[..]), ("other.test", 5432, b"\x01"), ("other.test", 25, b"")]
+    {
         let began = Instant::now();
         let mut stream = sandbox.connect(name, port);
-        stream.write_all(b"\0\0\0\x08\x04\xd2\x16\x2f").unwrap();
+        stream.write_all(says).unwrap();
         let ended = stream.read(&mut [0; 1]);
         assert!(matches!(ended, Ok(0) | Err(_)), "{name}:{port}");
         assert!(began.elapsed() < Duration::from_secs(5));
@@ -128,6 +130,31 @@ fn any_bytes_go_where_a_rule_says_so_and_others_are_closed_at_once() {
     let denied = sandbox.log.denied();
     assert!(denied.contains(&"port_not_allowed db.test".to_owned()), "{denied:?}");
     assert!(denied.contains(&"host_not_allowed other.test".to_owned()), "{denied:?}");
+}
+
+#[test]
+fn a_client_of_postgresql_is_told_why_in_its_own_protocol() {
+    in_the_world!();
+    let site = Site::new(&["db.test"]);
+    let sandbox = site.plan(&["tcp://db.test:5432"]).start();
+    for (name, port, code) in
+        [("db.test", 5433, "port_not_allowed"), ("other.test", 5432, "host_not_allowed")]
+    {
+        let mut stream = sandbox.connect(name, port);
+        stream.write_all(b"\0\0\0\x08\x04\xd2\x16\x2f").unwrap();
+        let mut answer = [0; 1];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, *b"N");
+        stream.write_all(b"\0\0\0\x10\0\x03\0\0user\0me\0").unwrap();
+        let mut said = vec![];
+        stream.read_to_end(&mut said).unwrap();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(
+            said.starts_with('E') && said.contains(&format!("MCofferdam: {code}, needs --allow ")),
+            "{said:?}"
+        );
+        assert!(sandbox.log.denied().contains(&format!("{code} {name}")));
+    }
 }
 
 #[test]
