@@ -3,7 +3,7 @@
 This build of Python has no OpenSSL, and a program here has no socket of its own. One that wants TLS says so of a
 connection before anything was sent over it; the sandbox's way out then speaks TLS with the server, always checks
 its certificate against what the operator trusts, and always under the name that was dialled. So nothing that a
-program sets here makes that weaker, and what it reads of a certificate isn't here to be read.
+program sets here makes that weaker, and what it reads of a certificate is its name alone.
 """
 
 import base64
@@ -127,6 +127,14 @@ CertificateError = SSLCertVerificationError
 socket_error = OSError
 
 
+def _is_address(name):
+    try:
+        socket.inet_pton(socket.AF_INET6 if ":" in name else socket.AF_INET, name)
+    except OSError:
+        return False
+    return True
+
+
 def _not_here(what):
     return NotImplementedError(f"{what}: {_OUTSIDE}")
 
@@ -233,6 +241,8 @@ class SSLSocket(socket.socket):
         new = cls(sock.family, sock.type, sock.proto)
         new.settimeout(sock.gettimeout())
         new._peer = getattr(sock, "_peer", None)
+        if isinstance(server_hostname, (bytes, bytearray)):
+            server_hostname = bytes(server_hostname).decode("latin-1")
         new.context, new.server_hostname, new.session, new.session_reused = context, server_hostname, None, False
         new.server_side = False
         new._line = line
@@ -242,10 +252,9 @@ class SSLSocket(socket.socket):
         return new
 
     def _begin(self):
-        name = self.server_hostname
-        if isinstance(name, (bytes, bytearray)):
-            name = bytes(name).decode("latin-1")
-        self._line.tls = self._line.to[0] if name is None else name
+        if self.server_hostname is None:
+            self.server_hostname = self._line.to[0]
+        self._line.tls = self.server_hostname
 
     def connect(self, address):
         super().connect(address)
@@ -267,7 +276,14 @@ class SSLSocket(socket.socket):
         raise _not_here("going on without TLS")
 
     def getpeercert(self, binary_form=False):
-        return None if binary_form else {}
+        """The name that the server has to prove before a byte goes to it; nothing else of it is here."""
+        if binary_form:
+            return None
+        kind = "IP Address" if _is_address(self.server_hostname) else "DNS"
+        return {
+            "subject": ((("commonName", self.server_hostname),),),
+            "subjectAltName": ((kind, self.server_hostname),),
+        }
 
     def get_channel_binding(self, cb_type="tls-unique"):
         raise ValueError(f"{cb_type} channel binding type not implemented")
