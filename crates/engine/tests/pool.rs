@@ -324,9 +324,9 @@ fn sandboxes_of_programs_that_end_at_once_are_renewed_and_none_is_closed_to_open
         let mut outcomes = vec![];
         for _ in 0..ROUNDS {
             let (streams, runs) = (Together(tokio::sync::Barrier::new(2)), [run_id(), run_id()]);
-            let [one, other] = runs.each_ref().map(|run| {
-                engine.run_pooled(pool, run, request(), grant(&wide()), &streams, None)
-            });
+            let [one, other] = runs
+                .each_ref()
+                .map(|run| engine.run_pooled(pool, run, request(), grant(&wide()), &streams, None));
             outcomes.extend(<[Outcome; 2]>::from(tokio::join!(one, other)));
             tokio::task::yield_now().await;
         }
