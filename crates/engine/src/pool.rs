@@ -198,8 +198,9 @@ impl Pool {
         session: Box<dyn Session>,
         lock: RunLock,
     ) {
-        // One more than there are otherwise: two take turns where one program runs at a time.
-        let room = self.idle() <= self.size && self.would_have(&key);
+        // Twice as many as there are otherwise: while some run, as many are renewed, and the two take turns. With room
+        // for fewer, one is closed and another opened whenever two programs end at once.
+        let room = self.idle() < 2 * self.size && self.would_have(&key);
         let run = (self.new_run)();
         // If we are killed from here on, it isn't the run that has ended whose remains are swept.
         let (run, passed_on) = match run {

@@ -88,6 +88,8 @@ struct Story<'a> {
     span: Option<AuditSpan>,
     /// Events that could not be written.
     unrecorded: u64,
+    /// What happened when the sandbox was closed, to be recorded together with the end.
+    closing: Vec<Event>,
     outcome: Draft,
 }
 
@@ -300,6 +302,7 @@ impl<'a> Story<'a> {
             times: Times::default(),
             span: None,
             unrecorded: 0,
+            closing: vec![],
             outcome: Draft::default(),
         }
     }
@@ -570,12 +573,12 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Takes in what the kernel counted, and records the limits that were reached.
+    /// Takes in what the kernel counted, and what is to be recorded of the sandbox's end.
     fn take_stock(&mut self, left: Left, streams: &dyn Streams) -> Left {
         self.outcome.usage = left.usage;
         self.outcome.left_processes = left.processes;
         self.outcome.limits_hit.extend(&left.limits_hit);
-        let mut events = vec![];
+        let events = &mut self.closing;
         for (stream, dropped) in ["stdout", "stderr"].into_iter().zip(streams.dropped()) {
             if dropped > 0 {
                 self.outcome.limits_hit.insert(LimitName::Output);
@@ -584,7 +587,6 @@ impl<'a> Story<'a> {
         }
         events.extend(self.outcome.collected.events());
         events.push(Event::SandboxClosed { left_processes: left.processes, swept: false });
-        self.note(&events);
         left
     }
 
@@ -615,7 +617,8 @@ impl Told<'_> {
     fn end(mut self, labels: std::collections::BTreeMap<String, String>) -> Outcome {
         let policy = self.story.outcome.policy.clone();
         let limits = self.story.outcome.limits_hit.iter().map(|limit| Event::LimitHit(*limit));
-        let events: Vec<_> = limits.chain([Event::TaskEnd { end: self.end, policy }]).collect();
+        let end = limits.chain([Event::TaskEnd { end: self.end, policy }]);
+        let events: Vec<_> = std::mem::take(&mut self.story.closing).into_iter().chain(end).collect();
         self.story.note(&events);
         stop_at("end-recorded");
         let Story { run, started, times, span, outcome, began, unrecorded, .. } = self.story;

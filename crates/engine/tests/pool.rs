@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use cofferdam_core::backend::{Ending, Left};
+use cofferdam_core::backend::{Boxed, Ending, Left, Output};
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::{Pattern, Workspace};
 use cofferdam_core::grant::Grant;
@@ -16,8 +16,9 @@ use cofferdam_core::outcome::{End, FaultCode, Outcome, RunId};
 use cofferdam_core::policy::{
     BackendName, Ceiling, Cpus, HostPattern, Layer, NetworkRule, Policy, Profile, decide,
 };
-use cofferdam_core::request::{Argv, Program, Request, Variable};
+use cofferdam_core::request::{Argv, Program, Request, Variable, WindowSize};
 use cofferdam_engine::pool::Pool;
+use cofferdam_engine::run::Streams;
 use cofferdam_engine::select::Candidate;
 use cofferdam_engine::{Engine, policy_hash, record};
 use cofferdam_testkit::outlets::{OutletScript, ScriptedOutlets};
@@ -91,6 +92,26 @@ fn batch_in(
     jobs: &[Policy],
     before_each: impl Fn(&tempfile::TempDir),
 ) -> Told {
+    with_pool(state, script, usual, size, async |engine, pool, state| {
+        let mut outcomes = vec![];
+        for policy in jobs {
+            before_each(state);
+            let run = run_id();
+            outcomes.push(engine.run_pooled(pool, &run, request(), grant(policy), &Silent, None).await);
+            tokio::task::yield_now().await; // so that the pool is full again
+        }
+        outcomes
+    })
+}
+
+/// What becomes of work over a pool that is kept meanwhile.
+fn with_pool(
+    state: tempfile::TempDir,
+    script: Script,
+    usual: Policy,
+    size: usize,
+    work: impl AsyncFnOnce(&Engine, &Pool, &tempfile::TempDir) -> Vec<Outcome>,
+) -> Told {
     let backend = Scripted::new(script);
     let candidates = vec![Candidate { name: BackendName::Container, backend: Ok(Box::new(backend.clone())) }];
     let outlets = ScriptedOutlets::new(OutletScript::default(), backend.list());
@@ -99,13 +120,7 @@ fn batch_in(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let ((), outcomes) = runtime.block_on(async {
         let work = async {
-            let mut outcomes = vec![];
-            for policy in jobs {
-                before_each(&state);
-                let run = run_id();
-                outcomes.push(engine.run_pooled(&pool, &run, request(), grant(policy), &Silent, None).await);
-                tokio::task::yield_now().await; // so that the pool is full again
-            }
+            let outcomes = work(&engine, &pool, &state).await;
             pool.shut();
             outcomes
         };
@@ -263,6 +278,63 @@ fn a_sandbox_that_can_be_renewed_serves_the_next_job_of_the_same_grant() {
         let runs: BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.run).collect();
         assert_eq!(runs.len(), 9, "each has an identity of its own");
     }
+}
+
+/// Streams of runs that wait for each other before any of them ends.
+struct Together(tokio::sync::Barrier);
+
+impl Streams for Together {
+    fn accept(&self, _: Output) -> Boxed<'_, std::io::Result<()>> {
+        Box::pin(async {
+            self.0.wait().await;
+            for _ in 0..10 {
+                tokio::task::yield_now().await; // so that the pool is full while they run
+            }
+            Ok(())
+        })
+    }
+
+    fn has_input(&self) -> bool {
+        false
+    }
+
+    fn input(&self) -> Boxed<'_, Option<Vec<u8>>> {
+        Box::pin(async { None })
+    }
+
+    fn interrupt(&self) -> Boxed<'_, i32> {
+        Box::pin(std::future::pending())
+    }
+
+    fn resized(&self) -> Boxed<'_, WindowSize> {
+        Box::pin(std::future::pending())
+    }
+
+    fn dropped(&self) -> [u64; 2] {
+        [0, 0]
+    }
+}
+
+#[test]
+fn sandboxes_of_programs_that_end_at_once_are_renewed_and_none_is_closed_to_open_another() {
+    const ROUNDS: usize = 10;
+    let speaking = Script { output: vec![Output::Stdout(b"on".to_vec())], ..renewable() };
+    let state = tempfile::tempdir().unwrap();
+    let Told { backend, outcomes, .. } = with_pool(state, speaking, wide(), 2, async |engine, pool, _| {
+        let mut outcomes = vec![];
+        for _ in 0..ROUNDS {
+            let (streams, runs) = (Together(tokio::sync::Barrier::new(2)), [run_id(), run_id()]);
+            let [one, other] = runs
+                .each_ref()
+                .map(|run| engine.run_pooled(pool, run, request(), grant(&wide()), &streams, None));
+            outcomes.extend(<[Outcome; 2]>::from(tokio::join!(one, other)));
+            tokio::task::yield_now().await;
+        }
+        outcomes
+    });
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.end == End::Exited(0)).count(), 2 * ROUNDS);
+    assert!(backend.opened().len() <= 4, "{} opened", backend.opened().len());
+    assert_eq!(backend.closed(), backend.opened().len());
 }
 
 #[test]

@@ -617,17 +617,23 @@ impl Group {
     /// What the kernel counted so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let memory_peak_bytes = self.part(Controller::Memory).and_then(|part| match part.version {
-            Version::V1 => part.number("memory.max_usage_in_bytes"),
-            Version::V2 => part.number("memory.peak"),
-        });
         let pids = self.part(Controller::Pids);
         Counts {
-            memory_peak_bytes,
+            memory_peak_bytes: self.memory_peak_bytes(),
             pids_peak: pids.and_then(|part| part.number("pids.peak")).and_then(|n| n.try_into().ok()),
             pids_refused: pids.and_then(|part| part.keyed("pids.events", "max ")).unwrap_or(0),
             oom_kills: self.oom_kills(),
         }
+    }
+
+    /// The most memory that was used at once, in bytes, where that is counted.
+    #[must_use]
+    pub fn memory_peak_bytes(&self) -> Option<u64> {
+        let part = self.part(Controller::Memory)?;
+        part.number(match part.version {
+            Version::V1 => "memory.max_usage_in_bytes",
+            Version::V2 => "memory.peak",
+        })
     }
 
     /// The memory that is used now, in bytes, where that is counted.

@@ -119,7 +119,8 @@ impl Session for WasmSession {
     }
 
     fn is_alive(&self) -> bool {
-        let works = |worker: &Worker| !worker.talk.is_spoiled() && self.jail.processes() > 1;
+        // The agent and the worker, and nobody whom a program has left there.
+        let works = |worker: &Worker| !worker.talk.is_spoiled() && !self.is_more_inside();
         self.jail.is_alive() && self.worker.as_ref().is_none_or(works)
     }
 
@@ -169,12 +170,12 @@ impl Session for WasmSession {
             if !self.has_exited().await || !self.jail.began_empty() || self.is_more_inside() {
                 return Ok(None);
             }
-            let counts = self.jail.inside().group.counts();
-            if counts.oom_kills > 0 {
+            let group = &self.jail.inside().group;
+            if group.oom_kills() > 0 {
                 return Ok(None);
             }
-            let usage =
-                Usage { cpu: self.cpu()?, memory_peak_bytes: counts.memory_peak_bytes, processes_peak: None };
+            let memory_peak_bytes = group.memory_peak_bytes();
+            let usage = Usage { cpu: self.cpu()?, memory_peak_bytes, processes_peak: None };
             let (usage, limits_hit) = (self.of_the_program(usage), self.jail.fullness()?);
             Ok(Some(Left { processes: 0, usage, limits_hit, out_of_memory: false }))
         })
@@ -377,7 +378,8 @@ impl WasmSession {
                 return Ok(false);
             }
         }
-        if !self.is_alive() || self.is_more_inside() {
+        // Whether somebody else is inside is looked at when it is given a program.
+        if !self.jail.is_alive() {
             return Ok(false);
         }
         self.before = Before { written: Some(written), is_of_another: true, ..self.before };

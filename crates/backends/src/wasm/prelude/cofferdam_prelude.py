@@ -99,7 +99,7 @@ def _reseed(seed):
 
 
 def _forget_the_template():
-    """What modules noted about the process that loaded them, and a new process notes itself."""
+    """What modules noted about the process that loaded them. Once: a clone finds them as if nothing had been used."""
     loaded = sys.modules.get
     if uuid := loaded("uuid"):
         # The node and the last time: version 1 to 7 are made of them.
@@ -112,6 +112,11 @@ def _forget_the_template():
         tempfile._name_sequence = None
         tempfile.tempdir = None
     threading._counter = itertools.count(1).__next__  # the first thread's name is Thread-1
+
+
+def _note_the_process():
+    """What modules note about a process that loads them, and is another in each."""
+    loaded = sys.modules.get
     if logging := loaded("logging"):
         logging._startTime = time.time_ns()
     if process := loaded("multiprocessing.process"):
@@ -819,18 +824,23 @@ _USUAL = {
 }
 
 
-def _begin(argv, seed, environ, folder):
-    """What a new process starts with."""
-    _reseed(seed)
-    _forget_the_template()
-    now = os.environ
-    wanted = {**_MATPLOTLIB, **(now if environ is None else environ)}
+def _replace_environment(environ):
+    """Gives a clone another environment than that of its template, which is the usual one."""
+    now, wanted = os.environ, {**_MATPLOTLIB, **environ}
     # Only what differs: the system's own table is written with each.
     for name in [name for name in now if name not in wanted]:
         del now[name]
     for name, value in wanted.items():
         if now.get(name) != value:
             now[name] = value
+
+
+def _begin(argv, seed, environ, folder):
+    """What a new process starts with."""
+    _reseed(seed)
+    _note_the_process()
+    if environ is not None and environ != _USUAL:
+        _replace_environment(environ)
     if os.getcwd() != folder:
         try:
             os.chdir(folder)
@@ -996,6 +1006,7 @@ def _cofferdam_prepare(preload):
         del sys.path_importer_cache[folder]
     os.environ.clear()
     os.environ.update(_MATPLOTLIB | _USUAL)
+    _forget_the_template()
     _open_streams()
     _settle()
     return failed + [("template", f"it holds an open file: {file.name}") for file in _open_files()]

@@ -117,7 +117,8 @@ fn take_here(
         ),
         "find its packages",
     )?;
-    let tls = format!("_cofferdam_module('ssl', {})", python::literal(TLS.as_bytes()));
+    // It is ASCII: what stands in quotes here does so there.
+    let tls = format!("_cofferdam_module('ssl', {TLS:?})");
     for part in PRELUDE.into_iter().chain([tls.as_str(), START]) {
         guest.turn(part, "load the prelude")?;
     }
@@ -271,5 +272,15 @@ impl Folders {
             _ if guest.ends_with("/mpl-data") => Ok(self.data.clone()),
             _ => empty(number),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_into_a_literal_is_ascii() {
+        assert!(TLS.is_ascii());
     }
 }

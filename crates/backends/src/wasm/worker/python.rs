@@ -6,7 +6,6 @@
 //! for nothing. The template has our prelude in it, whose `_cofferdam_run` does the rest.
 
 use std::ffi::CString;
-use std::fmt::Write;
 
 use wasmtime::{Caller, Extern, Instance, Linker, Memory, Store, TypedFunc};
 
@@ -24,67 +23,56 @@ const HOST_FAULT: i32 = -2;
 /// that memory was short. Python's own statuses are at most 32 bits of which the lowest 8 are told.
 const WAS_MEMORY_ERROR: i32 = 1 << 16;
 
-/// The source of a turn that runs a script and leaves with its status: one call with one literal, since every
-/// token of it is compiled in every clone.
+/// How a turn begins that runs a script. No source of Python's does, since a NUL is none.
+const RUN: &str = "\0run ";
+
+/// A turn that runs a script and leaves with its status. It is no source: to compile even one call with one literal
+/// takes a tenth of what a small script does.
 pub(super) fn turn(script: &Script, argv: &[CString], envp: &[CString], seed: &[u8; 32]) -> Vec<u8> {
-    let mut text = String::with_capacity(script.source.len() + script.source.len() / 4 + 4096);
-    let _ = write!(text, "_cofferdam_start(b'{} {}{NUL}", envp.len(), argv.len()); // a string takes everything
-    for part in envp.iter().chain(argv).chain([&script.name]) {
-        escaped(&mut text, part.as_bytes());
-        text.push_str(NUL);
+    let counts = format!("{} {}", envp.len(), argv.len());
+    let texts = envp.iter().chain(argv).chain([&script.name]).map(|text| text.as_bytes());
+    let mut turn = String::with_capacity(script.source.len() + script.source.len() / 4 + 4096);
+    turn.push_str(RUN);
+    push(&mut turn, seed);
+    for text in std::iter::once(counts.as_bytes()).chain(texts) {
+        push(&mut turn, text);
+        turn.push('\0');
     }
-    for byte in seed {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text.push_str(NUL);
-    escaped(&mut text, &script.source);
-    text.push_str("')");
-    text.into_bytes()
+    push(&mut turn, &script.source);
+    turn.into_bytes()
 }
 
-/// What ends each part of a turn. In full, or a digit behind it would be part of it.
-const NUL: &str = r"\x00";
+/// Appends bytes, each as the character with its number: a turn is UTF-8, whatever a script is.
+fn push(turn: &mut String, bytes: &[u8]) {
+    match str::from_utf8(bytes) {
+        Ok(text) if text.is_ascii() => turn.push_str(text),
+        _ => turn.extend(bytes.iter().copied().map(char::from)),
+    }
+}
 
-/// What every template has besides the prelude, so that a turn is one call: takes apart what came as bytes,
-/// calls the prelude, and leaves without what the reactor would print. Only the source, the last part, can
-/// have a NUL in it.
+/// What every template has besides the prelude, so that a turn need not be source: takes apart what came, calls the
+/// prelude, and leaves without what the reactor would print. Only the seed, which has its length, and the source, the
+/// last part, can have a NUL in them.
 pub(in crate::wasm) const START: &str = r"
 import os, sys
+import _reactor
 def _cofferdam_start(said):
+    seed, said = said[:32], said[32:]
     counts, said = said.split(b'\0', 1)
     variables, words = map(int, counts.split())
-    *texts, seed, source = said.split(b'\0', variables + words + 2)
+    *texts, source = said.split(b'\0', variables + words + 1)
     *texts, name = map(os.fsdecode, texts)
     environ = dict(line.partition('=')[::2] for line in texts[:variables])
-    status = _cofferdam_run(source, name, texts[variables:], bytes.fromhex(seed.decode()), environ)
+    status = _cofferdam_run(source, name, texts[variables:], seed, environ)
     short = isinstance(getattr(sys, 'last_exc', None), MemoryError)
     os._exit(status & 0xff | short << 16)
+def _cofferdam_turn(source, name, run_source=_reactor._run_turn):
+    if source.startswith('\0run '):
+        _cofferdam_start(source[5:].encode('latin-1'))
+    else:
+        run_source(source, name)
+_reactor._run_turn = _cofferdam_turn
 ";
-
-/// Bytes as Python's source has them.
-pub(in crate::wasm) fn literal(bytes: &[u8]) -> String {
-    let mut text = "b'".to_owned();
-    escaped(&mut text, bytes);
-    text.push('\'');
-    text
-}
-
-/// Writes bytes as they stand in a literal of Python's.
-fn escaped(text: &mut String, bytes: &[u8]) {
-    for &byte in bytes {
-        match byte {
-            b'\\' | b'\'' => {
-                text.push('\\');
-                text.push(char::from(byte));
-            }
-            b' '..=b'~' => text.push(char::from(byte)),
-            b'\n' => text.push_str("\\n"),
-            _ => {
-                let _ = write!(text, "\\x{byte:02x}"); // a string takes everything
-            }
-        }
-    }
-}
 
 /// An instance with its turn in it.
 pub(in crate::wasm) struct Ready {
@@ -197,13 +185,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_bytes_become_a_literal_that_says_the_same() {
-        let mut text = String::new();
-        escaped(&mut text, b"a'b\\c\n\0\xff\"");
-        assert_eq!(text, r#"a\'b\\c\n\x00\xff""#);
-    }
-
-    #[test]
     fn what_is_listed_is_immortal_and_nothing_else_is_touched() {
         let words = |numbers: &[u32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
         // Two objects of the type at 99, then a list of both.
@@ -219,14 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_one_call() {
-        let script = Script { name: c"a.py".into(), source: b"1".to_vec() };
-        let text = turn(&script, &[c"a.py".into(), c"x".into()], &[c"A=b".into()], &[1; 32]);
-        let text = String::from_utf8(text).unwrap();
-        let seed = "01".repeat(32);
-        assert_eq!(
-            text,
-            format!(r"_cofferdam_start(b'1 2{NUL}A=b{NUL}a.py{NUL}x{NUL}a.py{NUL}{seed}{NUL}1')")
-        );
+    fn a_turn_is_text_that_has_every_byte_of_what_it_says() {
+        let script = Script { name: c"a.py".into(), source: b"1\0\xff".to_vec() };
+        let turn = turn(&script, &[c"a.py".into(), c"x".into()], &[c"A=\xc3\xa9".into()], &[0x80; 32]);
+        let text = str::from_utf8(&turn).unwrap();
+        let bytes: Vec<u8> = text.chars().map(|char| u8::try_from(u32::from(char)).unwrap()).collect();
+        let said = [b"\0run ", &[0x80; 32][..], b"1 2\0A=\xc3\xa9\0a.py\0x\0a.py\01\0\xff"].concat();
+        assert_eq!(bytes, said);
     }
 }
