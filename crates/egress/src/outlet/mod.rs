@@ -208,7 +208,7 @@ impl outlet::Outlet for Outlet {
         }
         let (answer, answered) = oneshot::channel();
         self.tell(Command::Cut { number: self.number, answer });
-        Box::pin(async move { answered.await.unwrap_or_default() })
+        Box::pin(async move { answered.await.unwrap_or_else(|_| Cut::unknown()) })
     }
 }
 
