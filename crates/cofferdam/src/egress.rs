@@ -6,13 +6,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::backend::Boxed;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
 use cofferdam_core::outlet::{Cut, Dial, Doors, Outlet, OutletError, Outlets, Sink};
-use cofferdam_egress::outlet::{self, DeniedNames, ProxyProgram, Settings};
+use cofferdam_egress::outlet::{self, DeniedNames, NoProxy, ProxyProgram, Settings};
 
 use crate::cli;
 use crate::files::{Denied, Node, Resolver, Rest};
@@ -28,6 +29,35 @@ const PROXY_USER: u32 = 0x7010_0000;
 ///
 /// A [`Fault`] if a file of certificates can't be read, or our own path.
 pub(crate) fn outlets(node: &Node, rest: &Rest, roots: &[PathBuf]) -> Result<Arc<dyn Outlets>, Fault> {
+    let denied_names = match rest.denied_names {
+        Some(Denied::Nxdomain) => DeniedNames::NxDomain,
+        Some(Denied::Explain) | None => DeniedNames::Explain,
+    };
+    let outlets = Arc::new(outlet::Outlets::new(settings(node, roots, denied_names)?));
+    Ok(if rest.record_requests == Some(false) { Arc::new(Unrecorded(outlets)) } else { outlets })
+}
+
+/// Starts a proxy as a sandbox would have it, and ends it: how long it took to be ready.
+///
+/// # Errors
+///
+/// Why there can't be one, and what to do.
+pub(crate) fn trial(node: &Node) -> Result<Duration, (String, String)> {
+    let settings = settings(node, &[], DeniedNames::Explain)
+        .map_err(|fault| (fault.message, fault.fix.unwrap_or_default()))?;
+    outlet::trial(&settings).map_err(|none| {
+        let fix = match none {
+            NoProxy::Start(_) => {
+                "see that this program can be run from where it lies, and that /proc is mounted"
+            }
+            NoProxy::GaveUp(_) => "mend what it names, in node.toml or on the host",
+            NoProxy::Silent => "look at the kernel's log for why it ended; then try again",
+        };
+        (none.to_string(), fix.to_owned())
+    })
+}
+
+fn settings(node: &Node, roots: &[PathBuf], denied_names: DeniedNames) -> Result<Settings, Fault> {
     let path = env::current_exe().map_err(|error| Fault {
         code: FaultCode::HostError,
         message: format!("the path of this program can't be read: {error}"),
@@ -37,7 +67,7 @@ pub(crate) fn outlets(node: &Node, rest: &Rest, roots: &[PathBuf]) -> Result<Arc
     for root in node.extra_roots.iter().chain(roots) {
         extra_roots.extend(certificates(root).map_err(|error| unreadable(root, &error))?);
     }
-    let settings = Settings {
+    Ok(Settings {
         program: ProxyProgram { path, args: vec![cli::PROXY.into()] },
         node: outlet::Node {
             resolvers: match &node.resolver {
@@ -49,14 +79,9 @@ pub(crate) fn outlets(node: &Node, rest: &Rest, roots: &[PathBuf]) -> Result<Arc
             private_hosts: node.private_hosts.clone(),
             user: PROXY_USER,
         },
-        denied_names: match rest.denied_names {
-            Some(Denied::Nxdomain) => DeniedNames::NxDomain,
-            Some(Denied::Explain) | None => DeniedNames::Explain,
-        },
+        denied_names,
         own_addresses: None,
-    };
-    let outlets = Arc::new(outlet::Outlets::new(settings));
-    Ok(if rest.record_requests == Some(false) { Arc::new(Unrecorded(outlets)) } else { outlets })
+    })
 }
 
 /// What is in the way of the node's settings for what leaves, and what to do.

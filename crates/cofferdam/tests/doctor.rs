@@ -132,6 +132,9 @@ fn leaves(value: &Value, at: &str, into: &mut BTreeMap<String, Value>) {
     }
 }
 
+/// How long trials took.
+const TOOK: [&str; 2] = ["/backends/container/trial/ms", "/way_out/proxy/ms"];
+
 /// The places at which two findings differ, but for how long a trial took.
 fn differences(one: &Value, other: &Value) -> BTreeSet<String> {
     let [mut plain, mut hidden] = [BTreeMap::new(), BTreeMap::new()];
@@ -140,7 +143,7 @@ fn differences(one: &Value, other: &Value) -> BTreeSet<String> {
     let places: BTreeSet<_> = plain.keys().chain(hidden.keys()).cloned().collect();
     places
         .into_iter()
-        .filter(|place| plain.get(place) != hidden.get(place) && place != "/backends/container/trial/ms")
+        .filter(|place| plain.get(place) != hidden.get(place) && !TOOK.contains(&place.as_str()))
         .collect()
 }
 
@@ -216,7 +219,7 @@ fn a_device_that_only_has_kvms_name_is_not_taken_for_it() {
 }
 
 /// What depends on user namespaces.
-const ON_USER_NAMESPACES: [&str; 8] = [
+const ON_USER_NAMESPACES: [&str; 9] = [
     "/host/user_namespaces",
     "/backends/container/available",
     "/backends/container/trouble",
@@ -224,6 +227,7 @@ const ON_USER_NAMESPACES: [&str; 8] = [
     "/backends/container/enforced",
     "/backends/container/gaps",
     "/profiles/internal",
+    "/way_out",
     "/fixes",
 ];
 
@@ -253,7 +257,7 @@ fn user_namespaces_that_are_switched_off_are_told_from_hidden_ones() {
 }
 
 /// What a container's start stands on.
-const ON_A_START: [&str; 7] = [
+const ON_A_START: [&str; 8] = [
     "/backends/container/available",
     "/backends/container/trouble",
     "/backends/container/trial",
@@ -261,6 +265,7 @@ const ON_A_START: [&str; 7] = [
     "/backends/container/gaps",
     "/profiles/internal",
     "/fixes",
+    "/way_out",
 ];
 
 #[test]
@@ -469,6 +474,38 @@ fn a_program_that_somebody_else_could_have_put_there_is_not_run() {
     assert!(!mark.exists());
     assert_eq!(with_runc(&product, &script, "755").0["standing"], "fine");
     assert!(mark.exists(), "it is run from a folder of root's");
+}
+
+#[test]
+fn what_is_captured_is_said_and_that_a_proxy_was_started() {
+    let product = product();
+    let found = doctor(&product);
+    let (way_out, container) = (&found["way_out"], container(&found));
+    let gaps = names(&container["gaps"]);
+    let captured = match (gaps.contains(&"egress"), gaps.contains(&"denials-unlisted-port")) {
+        (true, _) => Value::Null,
+        (false, true) => "listed-ports".into(),
+        (false, false) => "every-port".into(),
+    };
+    assert_eq!(way_out["captured"], captured, "{way_out}");
+    assert_eq!(way_out["trouble"].is_null(), captured == "every-port", "{way_out}");
+    assert_eq!(way_out["proxy"]["passed"], true, "{way_out}");
+}
+
+#[test]
+fn settings_with_which_no_proxy_can_be_are_said_with_what_to_do() {
+    let product = product();
+    let root = product.file("root.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let config = product.folder().join("home/.config/cofferdam");
+    std::fs::create_dir_all(&config).unwrap();
+    let text = format!("extra_roots = [{root:?}]\nresolver = [\"192.0.2.53:53\"]\n");
+    std::fs::write(config.join("node.toml"), text).unwrap();
+    let way_out = &doctor(&product)["way_out"];
+    assert_eq!(way_out["proxy"]["passed"], false, "{way_out}");
+    let trouble = &way_out["proxy_trouble"];
+    assert!(trouble["why"].as_str().unwrap().contains("no certificates"), "{trouble}");
+    assert!(trouble["fix"].as_str().unwrap().contains("node.toml"), "{trouble}");
+    assert_eq!(way_out["resolvers"], serde_json::json!(["192.0.2.53:53"]));
 }
 
 #[test]

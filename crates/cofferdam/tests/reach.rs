@@ -34,6 +34,12 @@ fn a_rule_lets_through_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn what_leaves_ends_at_its_limits() {
+    let claim = "what_leaves_ends_at_its_limits_or_the_rule_is_refused";
+    conformance::hold(&container(), claim, "reach::what_leaves_ends_at_its_limits");
+}
+
+#[test]
 fn backends_that_let_out_more_or_less_are_caught() {
     let says = |vice: Vice| conformance::CAUGHT.iter().find(|(known, ..)| *known == vice).unwrap();
     for vice in [Vice::LetsOut, Vice::ClosesDoors] {

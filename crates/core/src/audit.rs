@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Duration;
 
 use crate::artifact::Rejection;
 use crate::capability::{Capability, Gap};
@@ -131,7 +130,7 @@ impl Event {
     }
 }
 
-/// Something that was let out.
+/// Something that is let out. It is recorded before it goes, so how much it was is in the Outcome alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// Where it leads, and by which door it came.
@@ -142,19 +141,6 @@ pub struct Passage {
     pub ip: IpAddr,
     /// The method and the path without its query, where requests are read.
     pub request: Option<(String, String)>,
-    /// What went over it, where it is over.
-    pub traffic: Option<Traffic>,
-}
-
-/// What went over a request or a tunnel until it was over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Bytes that left.
-    pub bytes_out: u64,
-    /// Bytes that came in.
-    pub bytes_in: u64,
-    /// How long it took.
-    pub took: Duration,
 }
 
 impl Passage {
@@ -162,20 +148,14 @@ impl Passage {
     #[must_use]
     pub fn of_request(permit: &RequestPermit, address: CheckedAddress) -> Passage {
         let request = Some((permit.method().to_owned(), permit.path().to_owned()));
-        Passage {
-            to: permit.to().clone(),
-            terms: permit.terms().clone(),
-            ip: address.ip(),
-            request,
-            traffic: None,
-        }
+        Passage { to: permit.to().clone(), terms: permit.terms().clone(), ip: address.ip(), request }
     }
 
     /// A tunnel to an address.
     #[must_use]
     pub fn of_tunnel(permit: &TunnelPermit, address: CheckedAddress) -> Passage {
         let (to, terms) = (permit.to().clone(), permit.terms().clone());
-        Passage { to, terms, ip: address.ip(), request: None, traffic: None }
+        Passage { to, terms, ip: address.ip(), request: None }
     }
 }
 

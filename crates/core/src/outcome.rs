@@ -309,15 +309,29 @@ pub struct Usage {
     pub processes_peak: Option<u32>,
 }
 
-/// What went over the network, as the proxy counted it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What went over the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkUsage {
-    /// Bytes that left.
-    pub bytes_out: u64,
-    /// Bytes that came in.
-    pub bytes_in: u64,
+    /// What went through the proxy. None where whoever counted it was lost.
+    pub traffic: Option<Traffic>,
     /// Datagrams that were refused.
     pub udp_refused: u64,
+}
+
+impl Default for NetworkUsage {
+    /// Nothing.
+    fn default() -> Self {
+        NetworkUsage { traffic: Some(Traffic::default()), udp_refused: 0 }
+    }
+}
+
+/// Bytes of a run's over the network, as the proxy counted them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Those that left.
+    pub bytes_out: u64,
+    /// Those that came in.
+    pub bytes_in: u64,
 }
 
 /// Refusals of one run, the same ones counted together.

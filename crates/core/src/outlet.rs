@@ -28,7 +28,7 @@ use std::time::SystemTime;
 use crate::audit::{AuditError, Event};
 use crate::backend::Boxed;
 use crate::grant::Grant;
-use crate::outcome::{Denials, RunId};
+use crate::outcome::{Denials, RunId, Traffic};
 
 /// Makes the way out of each sandbox.
 pub trait Outlets: Send + Sync {
@@ -107,19 +107,33 @@ pub trait Sink: Send + Sync {
 }
 
 /// What went through an outlet until it was cut.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// What was refused.
     pub denials: Denials,
-    /// Bytes that left.
-    pub bytes_out: u64,
-    /// Bytes that came in.
-    pub bytes_in: u64,
+    /// What went through. None where whoever counted it was lost.
+    pub traffic: Option<Traffic>,
     /// Datagrams that were refused.
     pub udp_refused: u64,
     /// When whoever let things through was lost, if that was before the cut. Nothing left afterwards, and what
     /// was counted may be less than what was.
     pub lost: Option<SystemTime>,
+}
+
+impl Default for Cut {
+    /// Nothing went through.
+    fn default() -> Self {
+        let traffic = Some(Traffic::default());
+        Cut { denials: Denials::default(), traffic, udp_refused: 0, lost: None }
+    }
+}
+
+impl Cut {
+    /// Of an outlet that gives no account of itself.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Cut { traffic: None, ..Cut::default() }
+    }
 }
 
 /// There is no way out.

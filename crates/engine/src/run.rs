@@ -562,8 +562,7 @@ impl<'a> Story<'a> {
     /// Takes in what went over the network.
     fn take_in(&mut self, end: &way_out::End) {
         let way_out::End { cut, gap, unrecorded } = end;
-        self.outcome.network =
-            NetworkUsage { bytes_out: cut.bytes_out, bytes_in: cut.bytes_in, udp_refused: cut.udp_refused };
+        self.outcome.network = NetworkUsage { traffic: cut.traffic, udp_refused: cut.udp_refused };
         self.outcome.denials = cut.denials.clone();
         self.outcome.limits_hit.extend(end.limits_hit());
         self.unrecorded += unrecorded;

@@ -10,7 +10,7 @@ use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::backend::Ending;
 use cofferdam_core::capability::Capability;
 use cofferdam_core::egress::{Denial, DenialCode};
-use cofferdam_core::outcome::{Denials, End, FaultCode, LimitName, Outcome, Ran, RunId};
+use cofferdam_core::outcome::{Denials, End, FaultCode, LimitName, Outcome, Ran, RunId, Traffic};
 use cofferdam_core::outlet::Cut;
 use cofferdam_core::policy::{
     BackendName, Ceiling, HostPattern, Layer, LimitsLayer, NetworkRule, Policy, Profile, decide,
@@ -162,11 +162,12 @@ fn what_went_through_and_what_did_not_is_the_outcomes() {
     let mut denials = Denials::default();
     denials.add(over_budget());
     denials.add(Denial::of_bytes(DenialCode::HostNotAllowed, b"evil.test"));
-    let cut = Cut { denials: denials.clone(), bytes_out: 7, bytes_in: 9, udp_refused: 3, lost: None };
+    let traffic = Traffic { bytes_out: 7, bytes_in: 9 };
+    let cut = Cut { denials: denials.clone(), traffic: Some(traffic), udp_refused: 3, lost: None };
     let bench = Bench::new(script(), OutletScript { cut, ..OutletScript::default() });
     let (outcome, ()) = bench.run_while(async |_| ());
     let network = outcome.network;
-    assert_eq!((network.bytes_out, network.bytes_in, network.udp_refused), (7, 9, 3));
+    assert_eq!((network.traffic, network.udp_refused), (Some(traffic), 3));
     assert_eq!(outcome.denials, denials);
     assert_eq!(outcome.limits_hit, [LimitName::Requests, LimitName::Timeout].into());
     assert!(outcome.enforced.contains(&Capability::Egress) && outcome.gaps.is_empty());
@@ -174,7 +175,7 @@ fn what_went_through_and_what_did_not_is_the_outcomes() {
 
 #[test]
 fn a_proxy_that_was_lost_is_a_gap_that_says_when_and_the_run_goes_on() {
-    let cut = Cut { lost: Some(a_moment()), ..Cut::default() };
+    let cut = Cut { lost: Some(a_moment()), ..Cut::unknown() };
     let bench = Bench::new(
         Script { ending: Some(Ending::Exited(0)), ..script() },
         OutletScript { cut, ..OutletScript::default() },
@@ -184,6 +185,7 @@ fn a_proxy_that_was_lost_is_a_gap_that_says_when_and_the_run_goes_on() {
     let [gap] = &outcome.gaps[..] else { panic!("{:?}", outcome.gaps) };
     assert_eq!(gap.capability, Capability::Egress);
     assert!(gap.why.contains("lost at 2026-11-29T20:15:04.120Z"), "{}", gap.why);
+    assert_eq!(outcome.network.traffic, None, "not nothing, but not known");
     assert!(!outcome.enforced.contains(&Capability::Egress));
 }
 

@@ -145,7 +145,7 @@ fn report(times: &[Samples; 2], options: &Options) -> Report {
         "contenders": contenders,
         "figures": { "batch_vs_bwrap": ratio },
     });
-    Report { table, figures: vec![("batch_vs_bwrap", ratio)], details }
+    Report { table, figures: vec![("batch_vs_bwrap", ratio)], left_out: vec![], details }
 }
 
 #[cfg(test)]

@@ -180,5 +180,5 @@ fn report(starts: &[Start], times: &[Samples], options: &Options) -> Report {
         "contenders": contenders,
         "figures": named,
     });
-    Report { table, figures, details }
+    Report { table, figures, left_out: vec![], details }
 }

@@ -5,6 +5,7 @@
 //! | `start` | a fresh Python in a sandbox, against no sandbox, bubblewrap and runc |
 //! | `batch` | forty snippets in one batch, against forty runs of bubblewrap |
 //! | `daily` | a workspace, and no root, against a plain start as root |
+//! | `egress` | what a way out costs who uses it and who doesn't, against none and mitmproxy |
 //! | `contender` | how each of those is started, and the proof that it did what it should |
 //! | `memory` | what a sandbox's own processes cost in memory |
 //! | `gate` | the limits of `limits.json`, and the comparison |
@@ -18,6 +19,7 @@
 mod batch;
 mod contender;
 mod daily;
+mod egress;
 mod gate;
 mod memory;
 mod start;
@@ -38,7 +40,8 @@ use gate::Limits;
 /// The file with the gates, below the workspace's root.
 pub(crate) const LIMITS: &str = "limits.json";
 
-const BENCHMARKS: &[Benchmark] = &[batch::BENCHMARK, daily::BENCHMARK, start::BENCHMARK, wasm::BENCHMARK];
+const BENCHMARKS: &[Benchmark] =
+    &[batch::BENCHMARK, daily::BENCHMARK, egress::BENCHMARK, start::BENCHMARK, wasm::BENCHMARK];
 
 /// One thing that can be measured.
 struct Benchmark {
@@ -54,6 +57,8 @@ struct Report {
     table: String,
     /// The figures with a gate.
     figures: Vec<(&'static str, f64)>,
+    /// Gates that this host can't be held against, each with the reason.
+    left_out: Vec<(&'static str, String)>,
     /// Everything, for other programs.
     details: Value,
 }
@@ -67,6 +72,15 @@ struct Options {
     /// Only these contenders; no gate is judged then. Empty means all.
     only: Vec<String>,
     limits: PathBuf,
+}
+
+impl Report {
+    /// The gates that it is held against.
+    fn judged(&self, benchmark: &Benchmark, options: &Options) -> Vec<&'static str> {
+        let is_left_out = |gate: &str| self.left_out.iter().any(|(name, _)| *name == gate);
+        let gates = benchmark.gates.iter().filter(|gate| options.only.is_empty() && !is_left_out(gate));
+        gates.copied().collect()
+    }
 }
 
 /// Runs one benchmark or all of them.
@@ -100,13 +114,15 @@ fn run_one(
 ) -> Result<bool, Problem> {
     let report = (benchmark.run)(workspace, options)?;
     println!("{}", report.table);
-    let gates: &[&str] = if options.only.is_empty() { benchmark.gates } else { &[] };
-    let verdicts = limits.judge(gates, &report.figures);
+    let verdicts = limits.judge(&report.judged(benchmark, options), &report.figures);
     for verdict in &verdicts {
         println!("{verdict}");
         if options.limits == Path::new(LIMITS) {
             told::record_gate(workspace, verdict.name(), verdict.passed())?;
         }
+    }
+    for (gate, why) in &report.left_out {
+        println!("LEFT OUT gate {gate}: {why}");
     }
     if !options.only.is_empty() {
         println!("No gate was judged, since --only leaves something out.");
@@ -168,6 +184,18 @@ mod tests {
         let mut gates: Vec<&str> = BENCHMARKS.iter().flat_map(|benchmark| benchmark.gates).copied().collect();
         gates.sort_unstable();
         assert_eq!(limits.names(), gates);
+    }
+
+    #[test]
+    fn a_gate_is_judged_unless_it_is_left_out_by_name() {
+        let left_out = vec![("batch_vs_bwrap", "bwrap isn't here".to_owned())];
+        let report =
+            |left_out| Report { table: String::new(), figures: vec![], left_out, details: json!({}) };
+        let judged =
+            |left_out, line: &[String]| report(left_out).judged(&batch::BENCHMARK, &parse(line).unwrap());
+        assert_eq!(judged(vec![], &[]), ["batch_vs_bwrap"]);
+        assert!(judged(left_out, &[]).is_empty());
+        assert!(judged(vec![], &["--only".to_owned(), "bwrap".to_owned()]).is_empty());
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn run(workspace: &Workspace, options: &Options) -> Result<Report, Problem> {
     }
     let table = table(&times, &memory, &figures, options);
     let details = details(&times, &memory, &figures, options);
-    Ok(Report { table, figures, details })
+    Ok(Report { table, figures, left_out: vec![], details })
 }
 
 fn choose(workspace: &Workspace, options: &Options) -> Result<Vec<Contender>, Problem> {

@@ -114,7 +114,7 @@ fn run(workspace: &Workspace, options: &Options) -> Result<Report, Problem> {
         table,
         "\nprivate memory of an idle worker {idle:.1} MiB; a run of print adds {added:.1} MiB"
     );
-    Ok(Report { table, figures, details: Value::Object(details) })
+    Ok(Report { table, figures, left_out: vec![], details: Value::Object(details) })
 }
 
 fn times(samples: &Samples, factor: f64) -> Samples {

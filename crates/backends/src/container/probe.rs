@@ -69,8 +69,8 @@ impl Host {
     }
 
     /// Looks at what of a sandbox's network can be captured, for ways out that are there. What was found is kept in
-    /// a folder of ours.
-    pub(super) fn look_at_captures(&mut self, folder: &Path) {
+    /// a folder of ours, if that is there.
+    pub fn look_at_captures(&mut self, folder: &Path) {
         if self.impossible().is_none() {
             self.captures =
                 reach::support(folder).map_err(|why| (why.to_string(), HOW_TO_CAPTURE.to_owned()));

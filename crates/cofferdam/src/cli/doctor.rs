@@ -6,6 +6,7 @@
 //! - [`host`]: the kernel and what it shows of itself.
 //! - [`folders`]: the state, the audit log and the node's settings.
 //! - [`runtimes`]: other runtimes on the path, and whether they are below their security floor.
+//! - [`way_out`]: what leads out of a container.
 //! - [`page`]: the findings as a person reads them.
 //! - `pythons`: what is prepared for WebAssembly.
 //!
@@ -21,6 +22,7 @@ mod page;
 #[cfg(feature = "wasm")]
 mod pythons;
 mod runtimes;
+mod way_out;
 
 #[cfg(not(feature = "wasm"))]
 mod pythons {
@@ -39,7 +41,7 @@ use cofferdam_core::policy::Profile;
 
 use super::Failure;
 use boundaries::Boundaries;
-use findings::{Findings, FolderFound, Node, PythonsFound, Trouble};
+use findings::{Findings, FolderFound, Node, PythonsFound, Trouble, WayOutFound};
 use page::Paint;
 
 /// What `doctor` can be asked.
@@ -85,6 +87,7 @@ struct Ground {
     audit: FolderFound,
     node: Node,
     pythons: Option<PythonsFound>,
+    way_out: WayOutFound,
 }
 
 impl Ground {
@@ -103,14 +106,16 @@ impl Ground {
         let node = settings_of(trouble);
         let stops = [("node", &node.trouble), ("state", &state.trouble), ("audit", &audit.trouble)];
         let stops = stops.into_iter().filter_map(|(name, trouble)| Some((name, trouble.clone()?))).collect();
-        let container = Host::look();
+        let mut container = Host::look();
+        container.look_at_captures(&folder);
+        let way_out = way_out::look(&container, &settings);
         let boundaries = Boundaries::look(&container, &folder, settings.ceiling, stops);
         let pythons = pythons::look(&folder);
-        Ground { container, boundaries, state, audit, node, pythons }
+        Ground { container, boundaries, state, audit, node, pythons, way_out }
     }
 
     fn findings(self) -> Findings {
-        let Ground { container, boundaries, state, audit, node, pythons } = self;
+        let Ground { container, boundaries, state, audit, node, pythons, way_out } = self;
         Findings {
             version: 1,
             cofferdam: env!("CARGO_PKG_VERSION"),
@@ -118,6 +123,7 @@ impl Ground {
             backends: boundaries.backends(),
             pythons,
             runtimes: runtimes::look(std::env::var_os("PATH").as_deref()),
+            way_out,
             host: host::look(&container),
             state,
             audit,

@@ -73,6 +73,10 @@ struct CeilingTable {
     pids: Option<Pids>,
     disk: Option<Size>,
     files: Option<Count>,
+    bytes_out: Option<Size>,
+    requests: Option<Count>,
+    connections: Option<Count>,
+    hosts: Option<Count>,
     profiles: Option<At<Vec<ProfileName>>>,
 }
 
@@ -122,13 +126,13 @@ fn ceiling(table: CeilingTable) -> Ceiling {
         pids: table.pids.map(|pids| pids.0),
         disk_bytes: table.disk.map(|size| size.0),
         files: table.files.map(|count| count.0),
-        // Neither lets a run take more of this machine than the limits above.
+        bytes_out: table.bytes_out.map(|size| size.0),
+        requests: table.requests.map(|count| count.0),
+        connections: table.connections.map(|count| count.0),
+        hosts: table.hosts.map(|count| count.0),
+        // Neither lets a run take more of this machine, or send more, than the limits above.
         grace: None,
         output_bytes: None,
-        bytes_out: None,
-        requests: None,
-        connections: None,
-        hosts: None,
     };
     let profiles =
         table.profiles.map(|profiles| profiles.value.into_iter().map(|profile| profile.0).collect());
@@ -193,6 +197,10 @@ mod tests {
             pids = 1000
             disk = "2GiB"
             files = 1_000_000
+            bytes_out = "10MiB"
+            requests = 100
+            connections = 8
+            hosts = 5
             profiles = ["untrusted", "internal"]
             "#,
         )
@@ -208,6 +216,8 @@ mod tests {
         assert_eq!(node.ceiling.limits.memory_bytes, Some(4 << 30));
         assert_eq!(node.ceiling.limits.cpus, Cpus::from_thousandths(2000));
         assert_eq!(node.ceiling.limits.files, Some(1_000_000));
+        let LimitsLayer { bytes_out, requests, connections, hosts, .. } = node.ceiling.limits;
+        assert_eq!((bytes_out, requests, connections, hosts), (Some(10 << 20), Some(100), Some(8), Some(5)));
         assert_eq!(node.ceiling.profiles, Some([Profile::Internal, Profile::Untrusted].into()));
         assert_eq!(read("resolver = \"system\"").unwrap().resolver, Resolver::System);
     }
@@ -215,6 +225,8 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused_with_its_place() {
         refused("[ceiling]\nmemroy = \"1GiB\"\n", "node.toml:2:1: unknown key `memroy`");
+        refused("[ceiling]\nbytes_out = 4\n", "node.toml:2:13: `4` has no unit");
+        refused("[ceiling]\nhosts = -1\n", "node.toml:2:9: ");
         refused("[ceiling]\nmemory = 4\n", "node.toml:2:10: `4` has no unit");
         refused("[ceiling]\nprofiles = []\n", "node.toml:2:12: without a profile");
         refused("[ceiling]\nprofiles = [\"any\"]\n", "node.toml:2:13: `any` is not a profile");

@@ -179,10 +179,10 @@ struct UsageJson {
     memory_peak: Option<u64>,
     /// The most processes and threads at once.
     processes_peak: Option<u32>,
-    /// Bytes that left.
-    bytes_out: u64,
-    /// Bytes that came in.
-    bytes_in: u64,
+    /// Bytes that left; null where the proxy that counted them was lost.
+    bytes_out: Option<u64>,
+    /// Bytes that came in; null as above.
+    bytes_in: Option<u64>,
     /// UDP packets that were refused.
     udp_refused: u64,
 }
@@ -384,8 +384,8 @@ impl UsageJson {
             cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
             memory_peak: usage.memory_peak_bytes,
             processes_peak: usage.processes_peak,
-            bytes_out: network.bytes_out,
-            bytes_in: network.bytes_in,
+            bytes_out: network.traffic.map(|traffic| traffic.bytes_out),
+            bytes_in: network.traffic.map(|traffic| traffic.bytes_in),
             udp_refused: network.udp_refused,
         }
     }
@@ -736,7 +736,7 @@ fn denial_codes(_: &mut SchemaGenerator) -> Schema {
 pub(crate) mod tests {
     use std::collections::BTreeSet;
 
-    use cofferdam_core::outcome::{Denials, FaultCode, RunId};
+    use cofferdam_core::outcome::{Denials, FaultCode, RunId, Traffic};
     use cofferdam_core::policy::PolicyHash;
     use serde_json::Value;
 
@@ -788,7 +788,10 @@ pub(crate) mod tests {
                 memory_peak_bytes: Some(9_437_184),
                 processes_peak: None,
             },
-            network: NetworkUsage { bytes_out: 312, bytes_in: 8120, udp_refused: 2 },
+            network: NetworkUsage {
+                traffic: Some(Traffic { bytes_out: 312, bytes_in: 8120 }),
+                udp_refused: 2,
+            },
             limits_hit: BTreeSet::from([LimitName::Pids]),
             left_processes: 1,
             enforced: BTreeSet::from([Capability::Network, Capability::Files]),

@@ -173,6 +173,32 @@ fn a_node_may_only_lower_what_is_asked_for() {
 }
 
 #[test]
+fn a_node_may_lower_what_leaves() {
+    needs_root!();
+    let product = product();
+    let config = product.folder().join("home/.config/cofferdam");
+    std::fs::create_dir_all(&config).unwrap();
+    let ceiling = "[ceiling]\nbytes_out = \"10KiB\"\nrequests = 9\nconnections = 8\nhosts = 7\n";
+    std::fs::write(config.join("node.toml"), ceiling).unwrap();
+    let run = |limit: &str| {
+        let text = format!("version = 1\nprofile = \"internal\"\n[limits]\n{limit}\n");
+        let policy = product.file("policy.toml", text);
+        product.call(["run", "--policy", policy.to_str().unwrap(), "--", "true"])
+    };
+    for (key, most, more) in [
+        ("bytes_out", "\"10KiB\"", "\"11KiB\""),
+        ("requests", "9", "10"),
+        ("connections", "8", "9"),
+        ("hosts", "7", "8"),
+    ] {
+        let _ = run(&format!("{key} = {most}")).exits(0);
+        let ran = run(&format!("{key} = {more}"));
+        refused(&ran);
+        assert!(ran.stderr.contains(&format!("limits.{key}")), "{ran:?}");
+    }
+}
+
+#[test]
 fn a_users_own_policy_holds_without_being_named_and_one_in_the_workspace_does_not() {
     needs_root!();
     let product = product();

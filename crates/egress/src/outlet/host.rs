@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use cofferdam_core::outcome::RunId;
+use cofferdam_core::outcome::{RunId, Traffic};
 use cofferdam_core::outlet::{Cut, Sink};
 use cofferdam_sys::addresses;
 use tokio::sync::{mpsc, oneshot};
@@ -174,7 +174,7 @@ impl Serving {
             }
             // Nobody serves it, or not any more.
             _ => {
-                let cut = way.finish(0, 0);
+                let cut = way.finish(None);
                 return way.answer(cut, answer);
             }
         };
@@ -256,7 +256,9 @@ impl Serving {
             FromProxy::Ready(VERSION) => self.ready(),
             FromProxy::Ready(_) | FromProxy::Failed(_) => self.lose(),
             FromProxy::Event { session, event, report } => self.event(session, event, report),
-            FromProxy::IsCut { session, bytes_out, bytes_in } => self.is_cut(session, bytes_out, bytes_in),
+            FromProxy::IsCut { session, bytes_out, bytes_in } => {
+                self.is_cut(session, Traffic { bytes_out, bytes_in });
+            }
         }
     }
 
@@ -294,13 +296,13 @@ impl Serving {
         }
     }
 
-    fn is_cut(&mut self, session: u32, bytes_out: u64, bytes_in: u64) {
+    fn is_cut(&mut self, session: u32, counted: Traffic) {
         let Some(number) = self.sessions.remove(&session) else { return };
         let Some(way) = self.ways.get_mut(&number) else { return };
         let Some(answer) = way.session_mut().and_then(|session| session.cut.take()) else {
             return self.lose(); // nobody asked
         };
-        let cut = way.finish(bytes_out, bytes_in);
+        let cut = way.finish(Some(counted));
         way.answer(cut, answer);
         let is_waited_for = |way: &Way| way.session().is_some_and(|session| session.cut.is_some());
         if !self.ways.values().any(is_waited_for)
@@ -328,7 +330,7 @@ impl Serving {
         let Some(way) = self.ways.get_mut(&number) else { return };
         way.close(SystemTime::now());
         if let Some(answer) = way.session_mut().and_then(|session| session.cut.take()) {
-            let cut = way.finish(0, 0);
+            let cut = way.finish(None);
             way.answer(cut, answer);
         }
     }

@@ -3,12 +3,11 @@
 //! A program may have taken the proxy over. So a passage is written down only if the same rules, asked again here,
 //! allow it; and only so many refusals have an event of their own, since a program can cause any number.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use cofferdam_core::audit::{Event, Passage};
-use cofferdam_core::egress::{Denial, DenialCode, Host, RequestHead, Rules, judge};
-use cofferdam_core::outcome::{Denials, LimitName};
+use cofferdam_core::egress::{Denial, Host, RequestHead, Rules, judge};
+use cofferdam_core::outcome::Denials;
 use cofferdam_core::policy::{HostPattern, NetworkRule};
 
 use crate::control::{Allowed, Report};
@@ -25,7 +24,6 @@ pub(super) struct Ledger {
     denials: Denials,
     events: u64,
     more: [Option<(Denial, u64)>; 2],
-    limits_hit: BTreeSet<LimitName>,
 }
 
 /// What becomes of something that the proxy said.
@@ -52,7 +50,6 @@ impl Ledger {
             denials: Denials::default(),
             events: 0,
             more: [None, None],
-            limits_hit: BTreeSet::new(),
         }
     }
 
@@ -79,23 +76,13 @@ impl Ledger {
     }
 
     fn refusal(&mut self, denial: Denial, kind: usize, event: Event) -> Entry {
-        let mut events: Vec<Event> = self.limit_hit(&denial).into_iter().collect();
         if self.events < MOST_EVENTS {
             self.events += 1;
-            events.push(event);
-        } else {
-            let (_, count) = self.more[kind].get_or_insert((denial, 0));
-            *count = count.saturating_add(1);
+            return Entry::Record(vec![event]);
         }
-        if events.is_empty() { Entry::Counted } else { Entry::Record(events) }
-    }
-
-    /// That a limit was reached, the first time.
-    fn limit_hit(&mut self, denial: &Denial) -> Option<Event> {
-        let name = denial.rule.as_deref().filter(|_| denial.code == DenialCode::LimitExceeded)?;
-        let name = name.strip_prefix("limits.")?;
-        let limit = LimitName::ALL.into_iter().find(|limit| limit.name() == name)?;
-        self.limits_hit.insert(limit).then_some(Event::LimitHit(limit))
+        let (_, count) = self.more[kind].get_or_insert((denial, 0));
+        *count = count.saturating_add(1);
+        Entry::Counted
     }
 
     /// What is left to be written down at the end: how many had no event.
@@ -145,7 +132,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use cofferdam_core::egress::Door;
+    use cofferdam_core::egress::{DenialCode, Door};
     use cofferdam_core::policy::Protocol;
 
     use super::*;
@@ -218,23 +205,5 @@ mod tests {
         assert_eq!(written as u64, MOST_EVENTS);
         assert!(matches!(ledger.rest()[..], [Event::EgressDenied { more: 4, .. }]));
         assert_eq!(ledger.denials().counts()[0].count, MOST_EVENTS + 5);
-    }
-
-    #[test]
-    fn a_limit_is_said_to_be_reached_once() {
-        let mut ledger = ledger();
-        let why = cofferdam_core::egress::Exhausted { limit: LimitName::Requests };
-        let denial = why.denial(Denial::of_bytes(DenialCode::HostNotAllowed, b"a.test"));
-        let mut hits = 0;
-        for _ in 0..3 {
-            let Entry::Record(events) =
-                ledger.enter(Report::Denied { denial: denial.clone(), door: None, ip: None })
-            else {
-                panic!()
-            };
-            hits +=
-                events.iter().filter(|event| matches!(event, Event::LimitHit(LimitName::Requests))).count();
-        }
-        assert_eq!(hits, 1);
     }
 }

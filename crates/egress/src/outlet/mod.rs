@@ -4,7 +4,7 @@
 //! - [`Outlets`] makes an [`Outlet`] for each sandbox; both are what `core::outlet` says of them.
 //! - `host` is the thread on which all of it happens, whatever runtime the callers have.
 //! - `doors` has the host's ends of a sandbox's sockets, `way` is where a sandbox is on its way.
-//! - `process` starts the proxy; `ledger` judges what it says.
+//! - `process` starts the proxy, `trial` to see whether one can be; `ledger` judges what it says.
 //!
 //! A sandbox that sends nothing costs a few descriptors that are waited for. When the proxy is lost, the doors of
 //! the sandboxes that it served are closed: what they dial is refused by the kernel. It isn't started again for
@@ -14,6 +14,7 @@ mod doors;
 mod host;
 mod ledger;
 mod process;
+mod trial;
 mod way;
 
 use std::ffi::OsString;
@@ -36,6 +37,7 @@ use crate::authority::Authority;
 pub use crate::control::{DeniedNames, Node};
 use doors::DoorSet;
 use host::Command;
+pub use trial::{NoProxy, trial};
 use way::{Asked, Way};
 
 /// The program that is the proxy: it calls [`proxy::main`](crate::proxy::main).
@@ -226,7 +228,7 @@ impl outlet::Outlet for Outlet {
         }
         let (answer, answered) = oneshot::channel();
         self.tell(Command::Cut { number: self.number, answer });
-        Box::pin(async move { answered.await.unwrap_or_default() })
+        Box::pin(async move { answered.await.unwrap_or_else(|_| Cut::unknown()) })
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use cofferdam_core::audit::Event;
-use cofferdam_core::outcome::RunId;
+use cofferdam_core::outcome::{RunId, Traffic};
 use cofferdam_core::outlet::{Cut, Dial, Sink};
 use cofferdam_core::policy::{Limits, NetworkRule};
 use cofferdam_sys::capture::Table;
@@ -234,11 +234,13 @@ impl Way {
         self.lost = self.lost.or(Some(when));
     }
 
-    /// Ends the session, and says what there was in it.
-    pub(super) fn finish(&mut self, bytes_out: u64, bytes_in: u64) -> Cut {
+    /// Ends the session, and says what there was in it: what the proxy counted, if it could still be asked.
+    pub(super) fn finish(&mut self, counted: Option<Traffic>) -> Cut {
         self.is_waiting = false;
         self.asked.clear();
         let mut session = self.session.take();
+        // What never was the proxy's sent nothing; of what was, nobody else knows.
+        let traffic = counted.or(session.is_none().then(Traffic::default));
         let denials = session.as_mut().map(|session| {
             let rest = session.ledger.rest();
             if !rest.is_empty() {
@@ -247,7 +249,7 @@ impl Way {
             session.ledger.denials()
         });
         let udp_refused = self.refused().saturating_sub(self.refused_before);
-        Cut { denials: denials.unwrap_or_default(), bytes_out, bytes_in, udp_refused, lost: self.lost }
+        Cut { denials: denials.unwrap_or_default(), traffic, udp_refused, lost: self.lost }
     }
 
     /// Gives an answer when all that was said is written down.

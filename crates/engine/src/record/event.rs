@@ -125,15 +125,11 @@ impl Members {
     }
 
     fn passage(&mut self, passage: &Passage) -> &mut Self {
-        let Passage { to, terms, ip, request, traffic } = passage;
+        let Passage { to, terms, ip, request } = passage;
         self.text("door", to.door().name()).text("rule", terms.rule());
         self.text("host", &to.host().to_string()).number("port", u64::from(to.port())).ip(Some(*ip));
         if let Some((method, path)) = request {
             self.text("method", method).text("path", path);
-        }
-        if let Some(traffic) = traffic {
-            self.number("bytes_out", traffic.bytes_out).number("bytes_in", traffic.bytes_in);
-            self.number("ms", u64::try_from(traffic.took.as_millis()).unwrap_or(u64::MAX));
         }
         self
     }
@@ -224,9 +220,7 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
-    use cofferdam_core::audit::Traffic;
     use cofferdam_core::capability::Capability;
     use cofferdam_core::egress::{DenialCode, Host, RequestHead, RequestPermit, Rules, judge};
     use cofferdam_core::outcome::LimitName;
@@ -253,9 +247,7 @@ mod tests {
         };
         let permit = rules.request(&connection, &head).unwrap();
         let address = judge("203.0.113.7".parse().unwrap(), false, &[]).unwrap();
-        let took = Duration::from_micros(3900);
-        let traffic = Some(Traffic { bytes_out: 312, bytes_in: 7, took });
-        let passage = Passage { traffic, ..Passage::of_request(&permit, address) };
+        let passage = Passage::of_request(&permit, address);
         (permit, passage)
     }
 
@@ -272,7 +264,6 @@ mod tests {
             Event::ArtifactRejected { path: "a\"b".into(), why: Rejection::Symlink, more: 7 },
             Event::BackendRefused { backend, gaps: vec![gap.clone()], why: "w".into() },
             Event::DnsDenied { denial: name.clone(), more: 0 },
-            Event::EgressAllowed(Box::new(Passage { traffic: None, ..passage.clone() })),
             Event::EgressAllowed(Box::new(passage)),
             Event::EgressDenied { denial: name, door: None, ip: None, more: 3 },
             Event::EgressDenied {
@@ -301,7 +292,6 @@ mod tests {
             r#","backend":"container","why":"w","gaps":[{"name":"cpu","why":"no \"v2\"","fix":"mount it"}]"#,
             r#","code":"host_not_allowed","host":"evil.test","needs":"--allow evil.test""#,
             r#","door":"capture","rule":"GET a.test/x","host":"a.test","port":443,"ip":"203.0.113.7","method":"GET","path":"/x""#,
-            r#","door":"capture","rule":"GET a.test/x","host":"a.test","port":443,"ip":"203.0.113.7","method":"GET","path":"/x","bytes_out":312,"bytes_in":7,"ms":3"#,
             r#","code":"host_not_allowed","host":"evil.test","needs":"--allow evil.test","more":3"#,
             r#","door":"connect","code":"private_address","rule":"GET a.test/x","host":"a.test","port":443,"method":"GET","path":"/x","ip":"10.0.0.1""#,
             r#","limit":"pids""#,

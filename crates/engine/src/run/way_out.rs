@@ -61,7 +61,7 @@ impl WayOut {
                 Some(lost(&format!("gave no account of itself by {now}, when the run had ended")))
             }
         };
-        End { cut: cut.unwrap_or_default(), gap, unrecorded }
+        End { cut: cut.unwrap_or_else(|_| Cut::unknown()), gap, unrecorded }
     }
 }
 

@@ -79,6 +79,7 @@ macro_rules! each_entry {
                 reach::what_no_policy_names_is_not_passed Python;
                 reach::nothing_leaves_without_a_rule Python;
                 reach::a_rule_lets_through_what_it_names_or_is_refused Python;
+                reach::what_leaves_ends_at_its_limits_or_the_rule_is_refused Python;
                 reach::a_credential_is_refused_as_long_as_nobody_mints_it Python;
                 files::a_workspace_is_seen_and_not_written Python;
                 files::a_copy_is_of_the_moment_before_the_start Python;
@@ -178,6 +179,7 @@ each_entry! { (tables) }
 pub static WITHOUT_TOY: &[(&str, &str)] = &[
     ("another_backend_is_never_taken_instead", "the engine chooses before any backend is asked"),
     ("output_beyond_the_limit_is_not_passed_on", "the engine counts what it passes on"),
+    ("what_leaves_ends_at_its_limits_or_the_rule_is_refused", "who counts what leaves is told by the engine"),
 ];
 
 #[cfg(test)]
@@ -220,10 +222,10 @@ mod tests {
                 disk_bytes: [bytes_beyond_the_disk_are_not_had],
                 files: [files_beyond_their_number_are_not_had],
                 output_bytes: [output_beyond_the_limit_is_not_passed_on],
-                bytes_out: [nothing_leaves_without_a_rule],
-                requests: [nothing_leaves_without_a_rule],
-                connections: [nothing_leaves_without_a_rule],
-                hosts: [nothing_leaves_without_a_rule],
+                bytes_out: [what_leaves_ends_at_its_limits_or_the_rule_is_refused],
+                requests: [what_leaves_ends_at_its_limits_or_the_rule_is_refused],
+                connections: [what_leaves_ends_at_its_limits_or_the_rule_is_refused],
+                hosts: [what_leaves_ends_at_its_limits_or_the_rule_is_refused],
             }
             Environment {
                 set: [what_the_policy_sets_is_set],

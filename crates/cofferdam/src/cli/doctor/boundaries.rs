@@ -233,7 +233,7 @@ fn nothing_at_all(offers: &Offers) -> Option<Trouble> {
     gaps.next().map(|gap| Trouble::new(gap.why, gap.fix))
 }
 
-fn trial(tried: &Result<Duration, Trouble>) -> Trial {
+pub(super) fn trial(tried: &Result<Duration, Trouble>) -> Trial {
     let tenths = |time: &Duration| (time.as_secs_f64() * 10_000.0).round() / 10.0;
     Trial { passed: tried.is_ok(), ms: tried.as_ref().ok().map(tenths) }
 }

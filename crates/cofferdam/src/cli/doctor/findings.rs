@@ -18,6 +18,8 @@ pub(super) struct Findings {
     pub(super) pythons: Option<PythonsFound>,
     /// Other runtimes on the path that have, or could have, a security floor.
     pub(super) runtimes: Vec<RuntimeFound>,
+    /// What leads out of a container.
+    pub(super) way_out: WayOutFound,
     /// The kernel and what it has.
     pub(super) host: HostFound,
     /// Where runs are noted.
@@ -99,6 +101,35 @@ pub(super) struct Trial {
     pub(super) passed: bool,
     /// How long that took, in milliseconds; null where it didn't.
     pub(super) ms: Option<f64>,
+}
+
+/// What leads out of a container, for whoever has a rule for it.
+#[derive(Debug, Serialize)]
+pub(super) struct WayOutFound {
+    /// Which connections come to the proxy; null where none does.
+    pub(super) captured: Option<Captured>,
+    /// Whether those of IPv6 do too; where not, nothing can be dialled over it.
+    pub(super) ipv6: bool,
+    /// Why not all of them do.
+    pub(super) trouble: Option<Trouble>,
+    /// A proxy that was started to see whether one can be.
+    pub(super) proxy: Trial,
+    /// Why none can be.
+    pub(super) proxy_trouble: Option<Trouble>,
+    /// Who is asked for names; empty means whoever the system asks.
+    pub(super) resolvers: Vec<String>,
+    /// The operator's own proxy, through which everything goes.
+    pub(super) upstream_proxy: Option<String>,
+}
+
+/// Which connections out of a container are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Captured {
+    /// All, by a table of nftables.
+    EveryPort,
+    /// Those to ports that a rule names, by a socket each; others are refused without a trace.
+    ListedPorts,
 }
 
 /// A capability that is not enforced.

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::findings::{
-    BackendFound, CgroupFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound, PythonsFound,
-    RuntimeFound, Standing, TemplateFound, Trouble,
+    BackendFound, Captured, CgroupFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound,
+    PythonsFound, RuntimeFound, Standing, TemplateFound, Trouble, WayOutFound,
 };
 use crate::report::inert;
 
@@ -64,6 +64,7 @@ pub(super) fn print(findings: &Findings, paint: &Paint, out: &mut dyn Write) -> 
     for backend in findings.backends.iter().filter(|backend| !backend.gaps.is_empty()) {
         page.capabilities(backend)?;
     }
+    page.way_out(&findings.way_out)?;
     page.runtimes(&findings.runtimes)?;
     page.host(&findings.host)?;
     page.folders(findings)?;
@@ -216,6 +217,28 @@ impl Page<'_> {
             self.fix(LIST, &gap.fix)?;
         }
         Ok(())
+    }
+
+    fn way_out(&mut self, found: &WayOutFound) -> io::Result<()> {
+        self.section("Way out of a container, for what a rule allows")?;
+        let family = if found.ipv6 { "IPv4 and IPv6" } else { "IPv4; there is no IPv6 here" };
+        let captured = format!("connections to every port, {family}");
+        self.there("captured", &captured, found.trouble.as_ref())?;
+        if found.captured == Some(Captured::ListedPorts) {
+            let text = format!("connections to ports that a rule names are, {family}");
+            self.row(Mark::Note, "", &text)?;
+        }
+        let ready = found.proxy.ms.map(|ms| format!("one was started to see: ready in {ms} ms"));
+        self.there("proxy", &ready.unwrap_or_default(), found.proxy_trouble.as_ref())?;
+        let names = match found.resolvers.as_slice() {
+            [] => "asked of whoever the system asks".to_owned(),
+            servers => format!("asked of {}", servers.join(", ")),
+        };
+        self.row(Mark::Note, "names", &names)?;
+        match &found.upstream_proxy {
+            Some(proxy) => self.row(Mark::Note, "operator's proxy", proxy),
+            None => Ok(()),
+        }
     }
 
     fn runtimes(&mut self, runtimes: &[RuntimeFound]) -> io::Result<()> {

@@ -105,7 +105,9 @@ fn a_proxy_that_is_killed_leaves_no_way_out_and_the_end_says_so() {
     assert!(eventually(Duration::from_secs(10), || sandbox.connect_to((ip, 443).into()).is_none()));
     assert!(matches!(stream.sock.read(&mut [0; 1]), Ok(0) | Err(_)));
     assert_eq!(heard.lines().len(), before);
-    assert!(sandbox.cut().lost.is_some());
+    let cut = sandbox.cut();
+    assert!(cut.lost.is_some());
+    assert_eq!(cut.traffic, None, "it answered, and so there was some, but nobody knows how much");
 }
 
 /// Every proxy that this very process started by now and no other test uses: run alone.

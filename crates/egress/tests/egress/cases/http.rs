@@ -40,7 +40,8 @@ fn an_allowed_request_arrives_and_another_is_told_why_not() {
     assert!(asked.iter().all(|name| name == "api.test") && asked.len() == 2, "{asked:?}");
     let cut = sandbox.cut();
     assert_eq!(cut.denials.counts().len(), 4);
-    assert!(cut.bytes_out > 50 && cut.bytes_in > 50 && cut.lost.is_none(), "{cut:?}");
+    let traffic = cut.traffic.unwrap();
+    assert!(traffic.bytes_out > 50 && traffic.bytes_in > 50 && cut.lost.is_none(), "{cut:?}");
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn budgets_end_what_they_count() {
     assert!(!heard.lines().iter().any(|line| line.starts_with("body")), "{:?}", heard.lines());
     let mut stream = sandbox.connect("api.test", 80);
     assert_eq!(ask(&mut stream, &get("api.test", "/3")).denied().as_deref(), Some("limit_exceeded"));
-    assert!(sandbox.cut().bytes_out <= 2000);
+    assert!(sandbox.cut().traffic.unwrap().bytes_out <= 2000);
 }
 
 #[test]

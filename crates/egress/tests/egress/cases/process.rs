@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_core::outcome::RunId;
+use cofferdam_core::outcome::{RunId, Traffic};
 use cofferdam_core::outlet::Outlet;
 use cofferdam_testkit::host::{eventually, processes_with};
 
@@ -86,7 +86,7 @@ fn a_sandbox_that_sends_nothing_starts_nothing() {
     let site = Site::new(&[]);
     let sandbox = site.plan(&[]).start();
     let cut = sandbox.cut();
-    assert_eq!((cut.bytes_out, cut.denials.counts().len(), cut.lost), (0, 0, None));
+    assert_eq!((cut.traffic, cut.denials.counts().len(), cut.lost), (Some(Traffic::default()), 0, None));
     assert_eq!(sandbox.log.denied(), [""; 0]);
 }
 

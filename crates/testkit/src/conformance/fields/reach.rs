@@ -1,15 +1,17 @@
 //! What a program has of the host besides files: its environment, its network, its credentials.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
-use std::net::{TcpListener, UdpSocket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cofferdam_core::capability::Capability;
-use cofferdam_core::outcome::End;
-use cofferdam_core::policy::{CredentialRule, HostPattern, NetworkRule, OWN_HOST, Protocol};
+use cofferdam_core::outcome::{End, LimitName};
+use cofferdam_core::policy::{CredentialRule, HostPattern, LimitsLayer, NetworkRule, OWN_HOST, Protocol};
 use cofferdam_core::request::Variable;
 
 use crate::conformance::trial::Trial;
@@ -191,6 +193,129 @@ pub(in crate::conformance) fn a_rule_lets_through_what_it_names_or_is_refused(su
     }
     ran.says("tried\n")?;
     must!(canary.heard() == ["TCP"], "what the rule names, and nothing else, gets through");
+    Ok(Verdict::Held)
+}
+
+/// Bytes of each body that [`Origin`] is sent.
+const BODY: usize = 20_000;
+
+/// An origin on this host that answers each request when it has all of it, and counts.
+struct Origin {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Origin {
+    /// Listens until the process ends: nobody accepts what comes after that.
+    fn set_up() -> std::io::Result<Self> {
+        let listener = TcpListener::bind("0.0.0.0:0")?;
+        let port = listener.local_addr()?.port();
+        let (connections, bytes) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let origin = Origin { port, connections: Arc::clone(&connections), bytes: Arc::clone(&bytes) };
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                connections.fetch_add(1, Ordering::Relaxed);
+                let bytes = Arc::clone(&bytes);
+                std::thread::spawn(move || answer(stream, &bytes));
+            }
+        });
+        Ok(origin)
+    }
+
+    /// How many connections and bytes came since this was last asked.
+    fn counted(&self) -> (usize, usize) {
+        (self.connections.swap(0, Ordering::Relaxed), self.bytes.swap(0, Ordering::Relaxed))
+    }
+}
+
+/// Answers whatever is as long as a request with its body.
+fn answer(mut stream: TcpStream, bytes: &AtomicUsize) {
+    let (mut came, mut piece) = (vec![], [0; 4096]);
+    while let Ok(count @ 1..) = stream.read(&mut piece) {
+        bytes.fetch_add(count, Ordering::Relaxed);
+        came.extend_from_slice(&piece[..count]);
+        let head = came.windows(4).position(|four| four == b"\r\n\r\n");
+        if head.is_some_and(|head| came.len() >= head + 4 + BODY) {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"); // it may be cut off
+            came.clear();
+        }
+    }
+}
+
+/// Sends three requests, on a connection each that stays, and says how many were answered.
+fn three_requests(port: u16) -> String {
+    format!(
+        "import socket
+held, answered = [], 0
+for number in range(3):
+    try:
+        way = socket.create_connection(('{OWN_HOST}', {port}), 10); held.append(way)
+        way.sendall(b'POST / HTTP/1.1\\r\\nHost: {OWN_HOST}:{port}\\r\\nContent-Length: {BODY}\\r\\n\\r\\n')
+        way.sendall(b'x' * {BODY})
+        answered += way.recv(4096).startswith(b'HTTP/1.1 200')
+    except OSError: pass
+print(answered)"
+    )
+}
+
+pub(in crate::conformance) fn what_leaves_ends_at_its_limits_or_the_rule_is_refused(
+    subject: &Subject,
+) -> Checked {
+    let origin = Origin::set_up().map_err(|error| Broken(format!("no origin could be set up: {error}")))?;
+    let trial = Trial::of(subject)?;
+    let under = |limits: LimitsLayer, protocol: Protocol| {
+        let mut what = trial.python(&three_requests(origin.port));
+        what.layer.limits = limits;
+        what.layer.network = vec![NetworkRule {
+            ports: vec![origin.port],
+            protocol,
+            private: true,
+            ..NetworkRule::https(HostPattern::parse(OWN_HOST).unwrap())
+        }];
+        trial.run(what)
+    };
+    let usual = LimitsLayer::default;
+    let ran = under(usual(), Protocol::Tcp)?;
+    for capability in [Capability::Egress, Capability::EgressTcp, Capability::EgressHttp, Capability::Dns] {
+        if trial.gap(capability).is_some() {
+            return trial
+                .refused(&ran, capability)?
+                .ok_or_else(|| Broken(format!("it hasn't got {capability}, and ran: {}", ran.story())));
+        }
+    }
+    for (limit, limits, protocol, answered) in [
+        (None, usual(), Protocol::Tcp, 3),
+        (None, usual(), Protocol::Http, 3),
+        (Some(LimitName::Connections), LimitsLayer { connections: Some(2), ..usual() }, Protocol::Tcp, 2),
+        (Some(LimitName::Requests), LimitsLayer { requests: Some(2), ..usual() }, Protocol::Http, 2),
+        (Some(LimitName::Hosts), LimitsLayer { hosts: Some(0), ..usual() }, Protocol::Tcp, 0),
+        (Some(LimitName::BytesOut), LimitsLayer { bytes_out: Some(30_000), ..usual() }, Protocol::Tcp, 1),
+    ] {
+        let _ = origin.counted();
+        let ran = under(limits, protocol)?;
+        ran.ends(End::Exited(0))?;
+        let (connections, bytes) = origin.counted();
+        let said = ran.said();
+        must!(
+            said == format!("{answered}\n"),
+            "of three, {said:?} were answered at {limit:?}: {}",
+            ran.story()
+        );
+        let Some(limit) = limit else { continue };
+        let within = match limit {
+            LimitName::BytesOut => bytes <= 30_000,
+            LimitName::Requests => bytes < 3 * BODY,
+            _ => connections == answered,
+        };
+        must!(within, "{connections} connections and {bytes} bytes came at {}", limit.name());
+        must!(
+            ran.outcome.limits_hit.contains(&limit),
+            "that {} ended it isn't told: {}",
+            limit.name(),
+            ran.story()
+        );
+    }
     Ok(Verdict::Held)
 }
 
