@@ -19,7 +19,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl Network {
                     let Some(stream) = stream.take() else {
                         return refused(EINVAL, "there is no connection");
                     };
-                    return Ok(UnixStream::from(OwnedFd::from(stream)));
+                    return Ok(UnixStream::from(stream));
                 }
                 Some(ToWorker::NotDialled) => {
                     return refused(ECONNREFUSED, "nothing goes out of this sandbox any more");

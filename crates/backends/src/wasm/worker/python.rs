@@ -30,7 +30,7 @@ const RUN: &str = "\0run ";
 /// takes a tenth of what a small script does.
 pub(super) fn turn(script: &Script, argv: &[CString], envp: &[CString], seed: &[u8; 32]) -> Vec<u8> {
     let counts = format!("{} {}", envp.len(), argv.len());
-    let texts = envp.iter().chain(argv).chain([&script.name]).map(|text| text.as_bytes());
+    let texts = envp.iter().chain(argv).chain([&script.name]).map(CString::as_bytes);
     let mut turn = String::with_capacity(script.source.len() + script.source.len() / 4 + 4096);
     turn.push_str(RUN);
     push(&mut turn, seed);
@@ -205,7 +205,7 @@ mod tests {
         let turn = turn(&script, &[c"a.py".into(), c"x".into()], &[c"A=\xc3\xa9".into()], &[0x80; 32]);
         let text = str::from_utf8(&turn).unwrap();
         let bytes: Vec<u8> = text.chars().map(|char| u8::try_from(u32::from(char)).unwrap()).collect();
-        let said = [b"\0run ", &[0x80; 32][..], b"1 2\0A=\xc3\xa9\0a.py\0x\0a.py\01\0\xff"].concat();
+        let said = [b"\0run ", &[0x80; 32][..], b"1 2\0A=\xc3\xa9\0a.py\0x\0a.py\x001\0\xff"].concat();
         assert_eq!(bytes, said);
     }
 }
