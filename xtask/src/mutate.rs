@@ -36,6 +36,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("address-check", &["net::"]),
     ("audit", &["ctl::"]),
     ("capabilities", &["sys::"]),
+    ("catch-all", &["net::"]),
     ("cgroup-namespace", &["sys::"]),
     ("control-socket", &["iso::"]),
     ("cpu", &["res::"]),
@@ -70,15 +71,20 @@ const EXPECTED: &[(&str, &[&str])] = &[
 
 /// The same of the rows of WebAssembly: the controls that they have to notice.
 const EXPECTED_IN_WASM: &[(&str, &[&str])] = &[
+    ("address-check", &["wasm::net::"]),
     ("audit", &["wasm::ctl::"]),
     ("cpu", &["wasm::res::"]),
     ("disk", &["wasm::res::"]),
+    ("egress-budget", &["wasm::net::"]),
     ("environment", &["wasm::cred::"]),
     ("hide", &["wasm::cred::"]),
+    ("host-check", &["wasm::url::"]),
     ("host-exec", &["wasm::iso::"]),
     ("links", &["wasm::art::"]),
     ("memory", &["wasm::res::"]),
     ("output", &["wasm::res::"]),
+    ("rule-match", &["wasm::net::", "wasm::url::"]),
+    ("sni-check", &["wasm::url::"]),
     ("timeout", &["wasm::res::"]),
     ("wasm-memory", &["wasm::res::"]),
     ("wasm-seed", &["wasm::iso::"]),

@@ -17,6 +17,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use cofferdam_core::egress::DenialCode;
 use cofferdam_core::files::{ALWAYS_HIDDEN, Files, Shown};
 use cofferdam_core::outcome::{End, FaultCode, Outcome};
 use cofferdam_core::policy::{BackendName, Policy};
@@ -116,6 +117,9 @@ fn denied(outcome: &Outcome, is_job: bool) -> Option<String> {
         Some(needs) => format!(
             "it was refused {denial}: if it is to reach that, {start} {needs} (`cofferdam policy suggest` has all)"
         ),
+        None if matches!(denial.code, DenialCode::UpstreamTls | DenialCode::UpstreamUnreachable) => {
+            format!("{denial}: {}", denial.code.sentence())
+        }
         None => format!("it was refused {denial}, which no rule allows"),
     })
 }

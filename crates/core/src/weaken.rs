@@ -30,6 +30,8 @@ controls! {
     Audit = "audit",
     /// The capability sets and the bounding set stay as they are.
     Capabilities = "capabilities",
+    /// Connections to ports that no rule names aren't captured.
+    CatchAll = "catch-all",
     /// No cgroup namespace.
     CgroupNamespace = "cgroup-namespace",
     /// A control socket of the host's is shown in `/run`: a vulnerability on purpose.

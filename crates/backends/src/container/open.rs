@@ -141,7 +141,7 @@ pub(super) async fn open(
 fn reach(host: &Host, grant: &Grant, outlet: Option<Arc<dyn Outlet>>) -> Reach {
     match (&host.captures, outlet) {
         (Ok(support), Some(outlet)) if weakened::has_its_own_network() => {
-            Reach::new(support, grant.network(), outlet)
+            Reach::new(&weakened::captured(support), grant.network(), outlet)
         }
         _ => Reach::nowhere(),
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_core::files::Pattern;
 use cofferdam_core::request::Variable;
 use cofferdam_core::weaken::{Control, is_off};
+use cofferdam_sys::capture::{Support, Why};
 use cofferdam_sys::cgroup::Ceilings;
 use cofferdam_sys::launch::{Launch, Resource, Step};
 use cofferdam_sys::mount;
@@ -65,6 +66,15 @@ pub(super) fn launch(mut launch: Launch) -> Launch {
 /// Whether a sandbox has a network of its own, in which something can be captured.
 pub(super) fn has_its_own_network() -> bool {
     !is_off(Control::NetNamespace)
+}
+
+/// What of the network is captured.
+pub(super) fn captured(support: &Support) -> Support {
+    let mut support = support.clone();
+    if is_off(Control::CatchAll) {
+        support.every_port = Err(Why { action: "load a table".to_owned(), errno: 0 });
+    }
+    support
 }
 
 /// One step, or none.

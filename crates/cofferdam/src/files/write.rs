@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cofferdam_core::files::{Files, Pattern, Shown};
-use cofferdam_core::policy::{CredentialRule, Limits, NetworkRule, Policy, Protocol};
+use cofferdam_core::policy::{CredentialRule, Limits, NetworkRule, OWN_HOST, Policy, Protocol};
 use cofferdam_core::request::Variable;
 
 use serde::Serialize;
@@ -139,7 +139,8 @@ fn rule(rule: &NetworkRule) -> RuleTable {
     RuleTable {
         name: rule.name.clone().map(|name| Name(name).into()),
         host: Host(rule.host.clone()).into(),
-        ports: (rule.ports != usual).then(|| ports.into()),
+        // This machine's own services are named with their port.
+        ports: (rule.ports != usual || rule.host.to_string() == OWN_HOST).then(|| ports.into()),
         protocol: protocol.map(At::from),
         tls: (rule.protocol == Protocol::TlsPassthrough).then(|| Tls::Passthrough.into()),
         methods: methods.map(At::from),

@@ -2,7 +2,7 @@
 
 use cofferdam_testkit::rows::Row;
 
-use crate::world::{World, codes, log, nothing};
+use crate::world::{World, codes, log, nothing, ports};
 use crate::{Ended, row};
 
 pub(crate) mod addresses;
@@ -32,6 +32,9 @@ pub(crate) fn without_a_rule_nothing_leaves(row: &mut Row) -> Ended {
         let outcome = world.denies(row, options, EVERYWHERE);
         for host in ["203.0.113.10", "8.8.8.8", "api.test", "other.test"] {
             assert!(codes(&outcome, host).contains("host_not_allowed"), "{host}: {outcome:#}");
+            // Also of ports that no rule could have named.
+            let ports = ports(&outcome, host);
+            assert!([22, 80, 443, 853, 8080].iter().all(|port| ports.contains(port)), "{host}: {outcome:#}");
         }
     }
     assert!(log(row).contains("\"event\":\"egress.denied\""));

@@ -192,6 +192,12 @@ pub(crate) fn codes<'a>(outcome: &'a Value, host: &str) -> BTreeSet<&'a str> {
     of_host.filter_map(|denial| denial["code"].as_str()).collect()
 }
 
+/// The ports of an Outcome's denials of a host.
+pub(crate) fn ports(outcome: &Value, host: &str) -> BTreeSet<u64> {
+    let denials = outcome["denials"].as_array().map(Vec::as_slice).unwrap_or_default();
+    denials.iter().filter(|denial| denial["host"] == host).filter_map(|denial| denial["port"].as_u64()).collect()
+}
+
 /// All the events of a row's runs.
 pub(crate) fn log(row: &Row) -> String {
     std::fs::read_to_string(row.product().state().join("audit/log.ndjson")).unwrap()

@@ -314,6 +314,17 @@ impl Rules {
         }
     }
 
+    /// The refusal of a connection over which something else is spoken than its rule says.
+    #[must_use]
+    pub fn spoken(&self, permit: &ConnectPermit, protocol: Protocol) -> Denial {
+        let to = &permit.to;
+        let code = if to.protocol.has_tls() { DenialCode::NoServerName } else { DenialCode::InvalidAuthority };
+        match self.of(to).next() {
+            Some(rule) => miss::spoken(rule, to, code, protocol),
+            None => miss::gone(&self.0, to),
+        }
+    }
+
     /// Whether a request may go over a connection: its names have to be the connection's, and the first rule
     /// for this method and this path decides.
     ///

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::decide::{ConnectPermit, Destination, Door, Rules, has_method, has_path, names};
-use super::denial::Denial;
+use super::address::judge;
+use super::denial::{Denial, DenialCode};
 use super::host::Host;
 use super::path::PlainPath;
 use super::{RequestHead, authority};
@@ -38,6 +39,8 @@ pub enum Says {
     AlsoAllows,
     /// It allows it, and decides.
     Decides,
+    /// It allows the host, and not the address that this is.
+    OtherAddress,
     /// It is for another host.
     OtherHost,
     /// It is for another method.
@@ -57,6 +60,7 @@ impl Says {
         match self {
             Says::AlsoAllows => "would allow it; a rule before it decides",
             Says::Decides => "allows it",
+            Says::OtherAddress => "allows the host, and no address of this kind",
             Says::OtherHost => "is for another host",
             Says::OtherMethod => "is for other methods",
             Says::OtherPath => "is for other paths",
@@ -123,8 +127,11 @@ impl Rules {
     /// Explains what a question is answered with where every name of the request is its host's.
     #[must_use]
     pub fn explain(&self, question: &Question) -> Explanation {
-        let verdict = self.answer(question);
-        let rules: Vec<_> = self.says(question);
+        let mut rules: Vec<_> = self.says(question);
+        let address = rules.iter().position(|says| *says == Says::Decides).map_or(Ok(()), |at| {
+            self.address(question, at).inspect_err(|_| rules[at] = Says::OtherAddress)
+        });
+        let verdict = self.answer(question).and(address);
         let decided = rules.iter().position(|says| *says == Says::Decides);
         let lets_out = decided.map(|at| Breadth::of(&self.as_slice()[at])).unwrap_or_default();
         // A rule that decides is there exactly where nothing was refused.
@@ -143,6 +150,16 @@ impl Rules {
         let authorities = &[authority.as_bytes()][..];
         let server_name = matches!(host, Host::Name(_)).then_some(name.as_bytes());
         self.request(&permit, &RequestHead { authorities, server_name, method, path }).map(drop)
+    }
+
+    /// Whether the rule at a place lets an address be dialled. Of a name only its lookup tells.
+    fn address(&self, question: &Question, at: usize) -> Result<(), Denial> {
+        let Host::Address(ip) = question.host else { return Ok(()) };
+        let private = self.as_slice()[at].private;
+        let Err(why) = judge(*ip, private, &[]) else { return Ok(()) };
+        let permit = self.connection(Door::Capture, question.host, question.port)?;
+        let denial = permit.denial(DenialCode::PrivateAddress);
+        Err(super::miss::address(denial, why, permit.to(), None))
     }
 
     fn none(&self, question: &Question) -> Denial {
@@ -185,7 +202,6 @@ fn misses(rule: &NetworkRule, question: &Question, spoken: Option<Protocol>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::egress::DenialCode;
     use crate::policy::AllowFlag;
 
     fn rules(flags: &[&str]) -> Rules {
@@ -242,6 +258,21 @@ mod tests {
         }
         let explained = rules.explain(&Question { host: &host, port: 443, request: None });
         assert_eq!(explained.verdict, Ok(0), "a connection may be");
+    }
+
+    #[test]
+    fn an_address_that_no_run_would_dial_is_not_allowed() {
+        for (flag, host, code) in [
+            ("http://169.254.169.254,private", "169.254.169.254", Some(DenialCode::PrivateAddress)),
+            ("http://10.0.0.5", "10.0.0.5", Some(DenialCode::PrivateAddress)),
+            ("http://10.0.0.5,private", "10.0.0.5", None),
+            ("http://203.0.113.9", "203.0.113.9", None),
+        ] {
+            let host = Host::parse(host.as_bytes()).unwrap();
+            let explained = rules(&[flag]).explain(&Question { host: &host, port: 80, request: None });
+            assert_eq!(explained.verdict.err().map(|denial| denial.code), code, "{flag}");
+            assert_eq!(explained.rules[0] == Says::OtherAddress, code.is_some(), "{flag}");
+        }
     }
 
     #[test]

@@ -48,7 +48,12 @@ pub(super) fn gone(rules: &[NetworkRule], to: &Destination) -> Denial {
 
 /// The refusal of bytes that nobody opens.
 pub(super) fn tunnel(rule: &NetworkRule, to: &Destination, code: DenialCode) -> Denial {
-    let wider = || NetworkRule { protocol: Protocol::Tcp, private: rule.private, ..to_host(to) };
+    spoken(rule, to, code, Protocol::Tcp)
+}
+
+/// The refusal of what is spoken otherwise than the rule says.
+pub(super) fn spoken(rule: &NetworkRule, to: &Destination, code: DenialCode, protocol: Protocol) -> Denial {
+    let wider = || NetworkRule { protocol, private: rule.private, ..to_host(to) };
     Denial {
         rule: Some(rule.label()),
         needs: to.protocol().has_requests().then(|| flag(&wider())),
@@ -101,8 +106,8 @@ fn to_host(to: &Destination) -> NetworkRule {
 fn least(door: Door, host: &Host, port: u16) -> Option<NetworkRule> {
     let protocol = match (door, port) {
         (_, 443) | (Door::Connect, _) => Protocol::Https,
-        (_, 80) | (Door::Forward | Door::Function, _) => Protocol::Http,
-        (Door::Capture, _) => Protocol::Tcp,
+        (_, 80) | (Door::Forward, _) => Protocol::Http,
+        (Door::Capture | Door::Function, _) => Protocol::Tcp,
     };
     let private = match host {
         Host::Name(name) => name.as_str() == OWN_HOST,

@@ -54,6 +54,9 @@ pub enum BadRule {
     /// The port isn't a number that ports have.
     #[error("`{0}` is not a port")]
     Port(String),
+    /// A range of addresses.
+    #[error("`{0}` is a range of addresses")]
+    Range(String),
     /// A scheme that rules don't have.
     #[error("`{scheme}://` is not a scheme of rules")]
     Scheme {
@@ -96,6 +99,7 @@ impl BadRule {
             BadRule::NoPort => "write `tcp://HOST:PORT`".to_owned(),
             BadRule::OwnHost(scheme) => format!("write `{scheme}{OWN_HOST}:PORT,private`"),
             BadRule::Port(_) => "write a port from 1 to 65535, or leave it out".to_owned(),
+            BadRule::Range(_) => "name one address: rules have no ranges".to_owned(),
             BadRule::Scheme { scheme, rest } if scheme == "https" => {
                 format!("write `{rest}`: a rule is HTTP over TLS where it doesn't say otherwise")
             }
@@ -132,6 +136,10 @@ impl NetworkRule {
         let (authority, glob) = target.split_at(target.find('/').unwrap_or(target.len()));
         let (host, port) = host_and_port(authority)?;
         let host = HostPattern::parse(host)?;
+        let is_number = |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit());
+        if matches!(host.exact(), Some(Host::Address(_))) && glob.strip_prefix('/').is_some_and(is_number) {
+            return Err(BadRule::Range(target.to_owned()));
+        }
         let is_own = host.to_string() == OWN_HOST;
         if is_own && !(private && port.is_some()) {
             return Err(BadRule::OwnHost(scheme_of(protocol).to_owned()));

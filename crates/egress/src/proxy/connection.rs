@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_core::egress::{ConnectPermit, Denial, DenialCode, Door, Host};
+use cofferdam_core::egress::{ConnectPermit, Denial, DenialCode, Door, Host, Rules};
 use cofferdam_core::policy::Protocol;
 
 use super::client_hello::ClientHello;
@@ -76,7 +76,31 @@ pub(crate) async fn serve(sandbox: Arc<Sandbox>, mut stream: Stream, meant: Mean
     match verdict {
         Ok(_) if opening == Opening::Nothing => {} // opened ahead of need, and not needed
         Ok(permit) => permitted(&sandbox, permit, tls, opening, stream).await,
-        Err(denial) => explain(&sandbox, &denial, (door, Some(&host)), opening, stream).await,
+        Err(denial) => {
+            let denial = in_what_is_spoken(sandbox.rules(), denial, (&host, port), tls.is_some(), &opening);
+            explain(&sandbox, &denial, (door, Some(&host)), opening, stream).await;
+        }
+    }
+}
+
+/// A refusal that names the rule for what is spoken, where that can be read, instead of one for any bytes.
+fn in_what_is_spoken(
+    rules: &Rules,
+    denial: Denial,
+    (host, port): (&Host, u16),
+    is_in_tls: bool,
+    opening: &Opening,
+) -> Denial {
+    // The doors by which it would be known beforehand.
+    let like = match opening {
+        Opening::Tls(_) => Door::Connect,
+        Opening::Http1 | Opening::Http2 if is_in_tls => Door::Connect,
+        Opening::Http1 | Opening::Http2 => Door::Forward,
+        _ => return denial,
+    };
+    match rules.connection(like, host, port) {
+        Err(Denial { needs, .. }) => Denial { needs, ..denial },
+        Ok(_) => denial,
     }
 }
 
@@ -125,10 +149,12 @@ fn unreadable(sandbox: &Sandbox, permit: &ConnectPermit, protocol: Protocol, ope
         let is_tls = matches!(opening, Opening::Tls(_));
         return permit.denial(if is_tls { DenialCode::NameMismatch } else { DenialCode::NoServerName });
     }
-    match sandbox.rules().tunnel(permit, None) {
-        Err(denial) => denial,
-        Ok(_) => permit.denial(DenialCode::InvalidAuthority),
-    }
+    let spoken = match opening {
+        Opening::Http1 | Opening::Http2 if protocol == Protocol::Https => Protocol::Http,
+        Opening::Tls(_) if protocol == Protocol::Http => Protocol::Https,
+        _ => Protocol::Tcp,
+    };
+    sandbox.rules().spoken(permit, spoken)
 }
 
 /// Tells who sent something why it is refused, in what it speaks; closes what speaks nothing that can say so.

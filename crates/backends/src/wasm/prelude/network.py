@@ -6,6 +6,7 @@ that a program can still say that it wants TLS, which is spoken outside (`ssl.py
 ours: a connection to it is one to the name.
 """
 
+import contextlib
 import errno
 import itertools
 import select
@@ -182,6 +183,10 @@ class _Line:
         return _ask(what, self.handle, *rest)
 
     def close(self):
+        if self.to is not None and self.handle is None:
+            # Who only wanted to know whether somebody is there has asked that, too.
+            with contextlib.suppress(OSError):
+                self.connect()
         handle, self.handle, self.to = self.handle, None, None
         if handle is not None:
             _ask(_CLOSE, handle)

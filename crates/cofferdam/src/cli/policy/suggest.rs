@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use cofferdam_core::audit::AuditError;
-use cofferdam_core::egress::Breadth;
+use cofferdam_core::egress::{Breadth, DenialCode};
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::policy::{AllowFlag, NetworkRule};
 use cofferdam_engine::record::{Line, RunFilter, events};
@@ -63,6 +63,8 @@ struct Suggestion {
     host: String,
     code: String,
     count: u64,
+    /// Whether it was no refusal of a rule's: whoever was asked wasn't there.
+    is_upstreams: bool,
 }
 
 /// Prints what would have allowed the denials of a run, in the order in which they happened first: flags, or a diff of
@@ -92,12 +94,27 @@ fn denied(state: &Path, run: &str) -> Result<Vec<Suggestion>, SuggestError> {
         text => RunFilter::One(RunId::parse(text).ok_or_else(no_run)?),
     };
     let mut is_there = false;
-    let mut found: Vec<Suggestion> = vec![];
+    let mut all = vec![];
     for entry in events(state, filter)? {
         is_there = true;
         // A line that isn't ours suggests nothing.
         let Ok(line) = entry?.line else { continue };
-        let Some(new) = of_line(&line) else { continue };
+        let is_lookup = line.event == "dns.denied";
+        all.extend(of_line(&line).map(|suggestion| (is_lookup, suggestion)));
+    }
+    if is_there { Ok(merged(all)) } else { Err(no_run()) }
+}
+
+/// Each once, in the order in which it happened first. A name that was looked up says nothing where something was sent
+/// there: that has the port.
+fn merged(all: Vec<(bool, Suggestion)>) -> Vec<Suggestion> {
+    let is_dialled = |host: &str| all.iter().any(|(is_lookup, one)| !is_lookup && one.host == host);
+    let spoken_to: Vec<_> = all.iter().map(|(_, one)| is_dialled(&one.host)).collect();
+    let mut found: Vec<Suggestion> = vec![];
+    for ((is_lookup, new), is_dialled) in all.into_iter().zip(spoken_to) {
+        if is_lookup && is_dialled {
+            continue;
+        }
         let same = |known: &&mut Suggestion| {
             known.rule == new.rule
                 && (new.rule.is_some() || (&known.host, &known.code) == (&new.host, &new.code))
@@ -107,7 +124,7 @@ fn denied(state: &Path, run: &str) -> Result<Vec<Suggestion>, SuggestError> {
             None => found.push(new),
         }
     }
-    if is_there { Ok(found) } else { Err(no_run()) }
+    found
 }
 
 fn print(found: &[Suggestion], out: &mut dyn Write) -> io::Result<()> {
@@ -169,7 +186,8 @@ impl Suggestion {
     /// Why it was denied, how often, and how much a rule would let out.
     fn why(&self) -> String {
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
-        let then = self.rule.as_ref().map_or_else(|| ": no rule allows that".to_owned(), broad);
+        let none = if self.is_upstreams { ": allowed, and not reached" } else { ": no rule allows that" };
+        let then = self.rule.as_ref().map_or_else(|| none.to_owned(), broad);
         format!("{}, {times}{then}", self.code)
     }
 }
@@ -198,7 +216,11 @@ fn of_line(line: &Line) -> Option<Suggestion> {
     // What the log holds can be anybody's text: only what is a rule is printed, in our own words.
     let rule = rule_of(text("needs"));
     let harmless = |text: &str| cofferdam_core::egress::shown(text.as_bytes());
+    let is_upstreams = [DenialCode::UpstreamTls, DenialCode::UpstreamUnreachable]
+        .iter()
+        .any(|code| code.code() == text("code"));
     Some(Suggestion {
+        is_upstreams,
         rule,
         host: harmless(text("host")),
         code: harmless(text("code")),
@@ -222,7 +244,7 @@ fn rule_of(needs: &str) -> Option<NetworkRule> {
 #[cfg(test)]
 mod tests {
     use cofferdam_core::audit::{AuditSink as _, Event};
-    use cofferdam_core::egress::{Denial, DenialCode, Host, Rules};
+    use cofferdam_core::egress::{Denial, Door, Host, Rules};
     use cofferdam_engine::record::AuditLog;
 
     use super::*;
@@ -242,15 +264,17 @@ mod tests {
 
     #[test]
     fn each_denial_is_one_line_that_says_how_much_it_lets_out() {
-        let name = Rules::new(&[]).lookup(&Host::parse(b"evil.test").unwrap()).unwrap_err();
-        let asked = Event::DnsDenied { denial: name.clone(), more: 2 };
-        let dialled = Event::EgressDenied { denial: name, door: None, ip: None, more: 0 };
+        let (rules, host) = (Rules::new(&[]), Host::parse(b"evil.test").unwrap());
+        let asked = Event::DnsDenied { denial: rules.lookup(&host).unwrap_err(), more: 2 };
+        let denial = rules.connection(Door::Connect, &host, 8443).unwrap_err();
+        let dialled = Event::EgressDenied { denial, door: None, ip: None, more: 1 };
+        let only_asked = suggested(std::slice::from_ref(&asked));
+        assert!(only_asked.starts_with("+--allow evil.test "), "{only_asked}");
+        assert!(only_asked.contains("# host_not_allowed, 3 times; lets out any method, any path"), "{only_asked}");
+        // What was dialled has the port, and stands for the lookup before it.
         let text = suggested(&[asked, dialled]);
-        assert!(text.starts_with("+--allow evil.test "), "{text}");
-        assert!(
-            text.trim_end().ends_with("# host_not_allowed, 4 times; lets out any method, any path"),
-            "{text}"
-        );
+        assert!(text.starts_with("+--allow evil.test:8443 "), "{text}");
+        assert!(text.contains("# host_not_allowed, 2 times;"), "{text}");
         assert_eq!(text.lines().count(), 1);
         assert_eq!(suggested(&[]), "nothing was denied\n");
     }
@@ -261,12 +285,19 @@ mod tests {
         let denial = Rules::new(&[]).lookup(&Host::parse(b"evil.test").unwrap()).unwrap_err();
         let other = Denial::of_bytes(DenialCode::InvalidHost, b"..");
         let found = [
-            Suggestion { rule: None, host: other.host, code: "invalid_host".to_owned(), count: 1 },
+            Suggestion {
+                rule: None,
+                host: other.host,
+                code: "invalid_host".to_owned(),
+                count: 1,
+                is_upstreams: false,
+            },
             Suggestion {
                 rule: rule_of(&denial.needs.unwrap()),
                 host: denial.host,
                 code: "host_not_allowed".to_owned(),
                 count: 2,
+                is_upstreams: false,
             },
         ];
         for text in ["version = 1\n\n[limits]\npids = 7\n", "version = 1", ""] {
@@ -301,9 +332,26 @@ mod tests {
         fs::write(&file, "version = 1\nnetwork.allow = [{ host = \"a.test\" }]\n").unwrap();
         let denial = Rules::new(&[]).lookup(&Host::parse(b"evil.test").unwrap()).unwrap_err();
         let rule = rule_of(&denial.needs.unwrap());
-        let one = Suggestion { rule, host: denial.host, code: "host_not_allowed".to_owned(), count: 1 };
+        let one = Suggestion { rule, host: denial.host, code: "host_not_allowed".to_owned(), count: 1, is_upstreams: false };
         let refused = print_diff(&[one], &file, &mut vec![]).unwrap_err().to_string();
         assert!(refused.contains("add by hand"), "{refused}");
+    }
+
+    #[test]
+    fn a_rule_for_this_machines_own_services_is_written_as_a_policy_takes_it() {
+        let AllowFlag::Rule(rule) = NetworkRule::parse_flag("host.cofferdam.internal:443,private").unwrap() else {
+            panic!("it is a rule")
+        };
+        let text = format!("version = 1\n{}", allowing(&rule).unwrap());
+        assert!(text.contains("ports = [443]"), "{text}");
+        toml::from_str::<PolicyFile>(&text).unwrap();
+    }
+
+    #[test]
+    fn whoever_was_not_there_was_not_denied() {
+        let denial = Denial::of_bytes(DenialCode::UpstreamUnreachable, b"a.test");
+        let text = suggested(&[Event::EgressDenied { denial, door: None, ip: None, more: 0 }]);
+        assert!(text.contains("upstream_unreachable, once: allowed, and not reached"), "{text}");
     }
 
     #[test]
