@@ -195,7 +195,11 @@ pub(crate) fn codes<'a>(outcome: &'a Value, host: &str) -> BTreeSet<&'a str> {
 /// The ports of an Outcome's denials of a host.
 pub(crate) fn ports(outcome: &Value, host: &str) -> BTreeSet<u64> {
     let denials = outcome["denials"].as_array().map(Vec::as_slice).unwrap_or_default();
-    denials.iter().filter(|denial| denial["host"] == host).filter_map(|denial| denial["port"].as_u64()).collect()
+    denials
+        .iter()
+        .filter(|denial| denial["host"] == host)
+        .filter_map(|denial| denial["port"].as_u64())
+        .collect()
 }
 
 /// All the events of a row's runs.

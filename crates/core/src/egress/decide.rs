@@ -318,7 +318,8 @@ impl Rules {
     #[must_use]
     pub fn spoken(&self, permit: &ConnectPermit, protocol: Protocol) -> Denial {
         let to = &permit.to;
-        let code = if to.protocol.has_tls() { DenialCode::NoServerName } else { DenialCode::InvalidAuthority };
+        let code =
+            if to.protocol.has_tls() { DenialCode::NoServerName } else { DenialCode::InvalidAuthority };
         match self.of(to).next() {
             Some(rule) => miss::spoken(rule, to, code, protocol),
             None => miss::gone(&self.0, to),

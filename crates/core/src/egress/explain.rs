@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::decide::{ConnectPermit, Destination, Door, Rules, has_method, has_path, names};
 use super::address::judge;
+use super::decide::{ConnectPermit, Destination, Door, Rules, has_method, has_path, names};
 use super::denial::{Denial, DenialCode};
 use super::host::Host;
 use super::path::PlainPath;
@@ -128,9 +128,10 @@ impl Rules {
     #[must_use]
     pub fn explain(&self, question: &Question) -> Explanation {
         let mut rules: Vec<_> = self.says(question);
-        let address = rules.iter().position(|says| *says == Says::Decides).map_or(Ok(()), |at| {
-            self.address(question, at).inspect_err(|_| rules[at] = Says::OtherAddress)
-        });
+        let address = rules
+            .iter()
+            .position(|says| *says == Says::Decides)
+            .map_or(Ok(()), |at| self.address(question, at).inspect_err(|_| rules[at] = Says::OtherAddress));
         let verdict = self.answer(question).and(address);
         let decided = rules.iter().position(|says| *says == Says::Decides);
         let lets_out = decided.map(|at| Breadth::of(&self.as_slice()[at])).unwrap_or_default();

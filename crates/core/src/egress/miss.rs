@@ -53,7 +53,8 @@ pub(super) fn tunnel(rule: &NetworkRule, to: &Destination, code: DenialCode) -> 
 
 /// The refusal of what is spoken otherwise than the rule says.
 pub(super) fn spoken(rule: &NetworkRule, to: &Destination, code: DenialCode, protocol: Protocol) -> Denial {
-    let wider = || NetworkRule { protocol, private: rule.private, ..to_host(to) };
+    let private = rule.private || is_private(to.host());
+    let wider = || NetworkRule { protocol, private, ..to_host(to) };
     Denial {
         rule: Some(rule.label()),
         needs: to.protocol().has_requests().then(|| flag(&wider())),
@@ -76,8 +77,10 @@ pub(super) fn request(
     };
     Denial {
         rule: near.map(|rule| rule.label()),
-        needs: one_request(to, head.method, path)
-            .map(|rule| flag(&NetworkRule { private: near.is_some_and(|near| near.private), ..rule })),
+        needs: one_request(to, head.method, path).map(|rule| {
+            let private = near.is_some_and(|near| near.private) || is_private(to.host());
+            flag(&NetworkRule { private, ..rule })
+        }),
         ..Denial::of_destination(code, to).with_request(head.method, head.path)
     }
 }
@@ -109,10 +112,7 @@ fn least(door: Door, host: &Host, port: u16) -> Option<NetworkRule> {
         (_, 80) | (Door::Forward, _) => Protocol::Http,
         (Door::Capture | Door::Function, _) => Protocol::Tcp,
     };
-    let private = match host {
-        Host::Name(name) => name.as_str() == OWN_HOST,
-        Host::Address(address) => judge(*address, false, &[]).is_err(),
-    };
+    let private = is_private(host);
     let is_possible = |address: &IpAddr| judge(*address, true, &[]).is_ok();
     let rule = NetworkRule {
         ports: vec![port],
@@ -121,6 +121,14 @@ fn least(door: Door, host: &Host, port: u16) -> Option<NetworkRule> {
         ..NetworkRule::https(HostPattern::exactly(host.clone()))
     };
     (!matches!(host, Host::Address(address) if !is_possible(address))).then_some(rule)
+}
+
+/// Whether a rule for a host has to say `private`, as far as its name tells.
+fn is_private(host: &Host) -> bool {
+    match host {
+        Host::Name(name) => name.as_str() == OWN_HOST,
+        Host::Address(address) => judge(*address, false, &[]).is_err(),
+    }
 }
 
 /// A rule as an option of the command line, in quotes where a shell needs them.

@@ -136,7 +136,8 @@ impl NetworkRule {
         let (authority, glob) = target.split_at(target.find('/').unwrap_or(target.len()));
         let (host, port) = host_and_port(authority)?;
         let host = HostPattern::parse(host)?;
-        let is_number = |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit());
+        let is_number =
+            |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit());
         if matches!(host.exact(), Some(Host::Address(_))) && glob.strip_prefix('/').is_some_and(is_number) {
             return Err(BadRule::Range(target.to_owned()));
         }

@@ -270,7 +270,10 @@ mod tests {
         let dialled = Event::EgressDenied { denial, door: None, ip: None, more: 1 };
         let only_asked = suggested(std::slice::from_ref(&asked));
         assert!(only_asked.starts_with("+--allow evil.test "), "{only_asked}");
-        assert!(only_asked.contains("# host_not_allowed, 3 times; lets out any method, any path"), "{only_asked}");
+        assert!(
+            only_asked.contains("# host_not_allowed, 3 times; lets out any method, any path"),
+            "{only_asked}"
+        );
         // What was dialled has the port, and stands for the lookup before it.
         let text = suggested(&[asked, dialled]);
         assert!(text.starts_with("+--allow evil.test:8443 "), "{text}");
@@ -332,14 +335,21 @@ mod tests {
         fs::write(&file, "version = 1\nnetwork.allow = [{ host = \"a.test\" }]\n").unwrap();
         let denial = Rules::new(&[]).lookup(&Host::parse(b"evil.test").unwrap()).unwrap_err();
         let rule = rule_of(&denial.needs.unwrap());
-        let one = Suggestion { rule, host: denial.host, code: "host_not_allowed".to_owned(), count: 1, is_upstreams: false };
+        let one = Suggestion {
+            rule,
+            host: denial.host,
+            code: "host_not_allowed".to_owned(),
+            count: 1,
+            is_upstreams: false,
+        };
         let refused = print_diff(&[one], &file, &mut vec![]).unwrap_err().to_string();
         assert!(refused.contains("add by hand"), "{refused}");
     }
 
     #[test]
     fn a_rule_for_this_machines_own_services_is_written_as_a_policy_takes_it() {
-        let AllowFlag::Rule(rule) = NetworkRule::parse_flag("host.cofferdam.internal:443,private").unwrap() else {
+        let AllowFlag::Rule(rule) = NetworkRule::parse_flag("host.cofferdam.internal:443,private").unwrap()
+        else {
             panic!("it is a rule")
         };
         let text = format!("version = 1\n{}", allowing(&rule).unwrap());
