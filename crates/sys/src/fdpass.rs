@@ -60,12 +60,32 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 }
 
 /// Receives bytes, and the descriptors that came with them. No bytes mean that the other end is
-/// closed.
+/// closed. A descriptor for which this process has no room is lost; [`receive_all`] tells.
 ///
 /// # Errors
 ///
 /// What the kernel said; `WouldBlock` on a socket that doesn't wait.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    receive_all(socket, buffer).map(|Received { count, fds, .. }| (count, fds))
+}
+
+/// What came.
+#[derive(Debug)]
+pub struct Received {
+    /// How many bytes; none mean that the other end is closed.
+    pub count: usize,
+    /// The descriptors that came with the first of them. The kernel gives those of one message at a time.
+    pub fds: Vec<OwnedFd>,
+    /// Whether there were more, for which this process had no room.
+    pub is_cut_short: bool,
+}
+
+/// [`receive`], which tells whether a descriptor was lost.
+///
+/// # Errors
+///
+/// As there.
+pub fn receive_all(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut control = Control { bytes: [0; 64] };
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: `message` points to `part` and `control`, which outlive the call, with their sizes.
@@ -90,7 +110,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
             }
             header = libc::CMSG_NXTHDR(&raw const message, header);
         }
-        Ok((got, fds))
+        let is_cut_short = message.msg_flags & libc::MSG_CTRUNC != 0;
+        Ok(Received { count: got, fds, is_cut_short })
     }
 }
 

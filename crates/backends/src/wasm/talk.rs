@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cofferdam_core::backend::BackendError;
@@ -20,15 +20,19 @@ use super::weakened;
 use super::wire::{FromWorker, ToWorker, Trap, VERSION};
 use crate::channel::{Channel, PATIENCE, in_time};
 
+/// How many connections may be on their way to a worker. It asks for the next when it has one, which it can have
+/// before that is noted here; more than both asks a worker that was taken over.
+const MOST_DIALLING: usize = 2;
+
 /// A conversation with a worker. Speaking and listening are independent of each other.
 pub(super) struct Talk {
     channel: Arc<Channel>,
     ear: Mutex<Ear>,
-    /// Whether a connection is being made that its program asked for.
-    is_dialling: Arc<AtomicBool>,
+    /// How many connections that its program asked for are being made, or wait to be handed over.
+    dialling: Arc<AtomicUsize>,
     /// Whether it must not have another program: one was ended by the engine, or it is gone, or it said what
     /// it can't say.
-    spoiled: AtomicBool,
+    spoiled: Arc<AtomicBool>,
 }
 
 /// What was heard so far.
@@ -64,8 +68,8 @@ impl Talk {
     /// Takes the host's end of the socket.
     pub(super) fn new(socket: StdUnixStream) -> io::Result<Self> {
         let channel = Channel::new(socket, "WebAssembly worker")?;
-        let (channel, is_dialling) = (Arc::new(channel), Arc::default());
-        Ok(Talk { channel, ear: Mutex::default(), is_dialling, spoiled: AtomicBool::new(false) })
+        let channel = Arc::new(channel);
+        Ok(Talk { channel, ear: Mutex::default(), dialling: Arc::default(), spoiled: Arc::default() })
     }
 
     /// Whether it must not have another program.
@@ -167,20 +171,22 @@ impl Talk {
     /// Makes a connection for its program, and says so: by itself, since whoever listens may stop.
     fn dial(&self, ear: &Ear, dial: Dial) -> Result<(), BackendError> {
         let Some(outlet) = ear.outlet.clone() else { return Ok(()) };
-        if self.is_dialling.swap(true, Ordering::Relaxed) {
+        if self.dialling.fetch_add(1, Ordering::Relaxed) >= MOST_DIALLING {
             self.spoil();
-            return Err(BackendError::Wire("two connections at once".to_owned()));
+            return Err(BackendError::Wire("several connections at once".to_owned()));
         }
-        let (channel, is_dialling) = (Arc::clone(&self.channel), Arc::clone(&self.is_dialling));
+        let (channel, dialling) = (Arc::clone(&self.channel), Arc::clone(&self.dialling));
+        let spoiled = Arc::clone(&self.spoiled);
         tokio::spawn(async move {
             let connection = connect(&*outlet, dial).await;
             drop(outlet);
-            is_dialling.store(false, Ordering::Relaxed);
-            // Whoever asked may be gone.
-            let _ = match &connection {
-                Some(stream) => channel.write(&ToWorker::Dialled.encode(), &[stream.as_fd()]).await,
-                None => channel.write(&ToWorker::NotDialled.encode(), &[]).await,
+            let handed_over = match &connection {
+                Some(stream) => in_time(channel.write(&ToWorker::Dialled.encode(), &[stream.as_fd()])).await,
+                None => in_time(channel.write(&ToWorker::NotDialled.encode(), &[])).await,
             };
+            // Whoever asked is gone, or doesn't take what it asked for.
+            spoiled.fetch_or(handed_over.is_err(), Ordering::Relaxed);
+            dialling.fetch_sub(1, Ordering::Relaxed);
         });
         Ok(())
     }
@@ -350,8 +356,8 @@ mod tests {
                 }
             }
         }
-        theirs.write_all(&[dial.encode(), dial.encode()].concat()).unwrap();
-        assert!(matches!(talk.end_of(0).await, Err(BackendError::Wire(_))), "two at once");
+        theirs.write_all(&dial.encode().repeat(MOST_DIALLING + 1)).unwrap();
+        assert!(matches!(talk.end_of(0).await, Err(BackendError::Wire(_))), "several at once");
         let (talk, _theirs) = with(std::slice::from_ref(&dial)).await;
         assert!(matches!(start(&talk).await, Err(BackendError::Wire(_))), "none of its programs runs");
     }

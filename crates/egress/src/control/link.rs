@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use cofferdam_sys::fdpass;
+use cofferdam_sys::fdpass::{self, Received};
 use tokio::io::unix::AsyncFd;
 
 use super::codec::{Frame, Frames};
@@ -78,7 +78,8 @@ impl Link {
 pub(crate) struct Incoming<'a> {
     link: &'a Link,
     frames: Frames,
-    fds: VecDeque<OwnedFd>,
+    /// In the order of the frames that they came with; none where this process had no room for one.
+    fds: VecDeque<Option<OwnedFd>>,
 }
 
 impl Incoming<'_> {
@@ -95,10 +96,13 @@ impl Incoming<'_> {
             }
             let mut buffer = [0; READ_BYTES];
             let mut ready = self.link.socket.readable().await?;
-            let read = ready.try_io(|socket| fdpass::receive(socket.get_ref().as_fd(), &mut buffer));
+            let read = ready.try_io(|socket| fdpass::receive_all(socket.get_ref().as_fd(), &mut buffer));
             let Ok(read) = read else { continue };
-            let (count, fds) = read?;
-            self.fds.extend(fds);
+            let Received { count, fds, is_cut_short } = read?;
+            self.fds.extend(fds.into_iter().map(Some));
+            if is_cut_short {
+                self.fds.push_back(None);
+            }
             if count == 0 {
                 return Ok(None);
             }
@@ -109,8 +113,8 @@ impl Incoming<'_> {
         }
     }
 
-    /// The descriptor that came with the last message that has one.
-    pub(crate) fn descriptor(&mut self) -> Option<OwnedFd> {
+    /// What came with the first message that has a descriptor and wasn't asked for it: none within where it was lost.
+    pub(crate) fn descriptor(&mut self) -> Option<Option<OwnedFd>> {
         self.fds.pop_front()
     }
 }

@@ -9,7 +9,7 @@ use cofferdam_core::egress::{ConnectPermit, Denial, DenialCode, Door, Host, Rule
 use cofferdam_core::policy::Protocol;
 
 use super::client_hello::ClientHello;
-use super::http::serve::{Conversation, Speaks, Verdict};
+use super::http::serve::{Conversation, Speaks, Told, Verdict};
 use super::opening::{self, Opening, PATIENCE};
 use super::postgres;
 use super::sandbox::Sandbox;
@@ -52,10 +52,54 @@ pub(crate) fn serve_within(
     Box::pin(serve(sandbox, stream, meant))
 }
 
-/// Serves a connection to its end.
-pub(crate) async fn serve(sandbox: Arc<Sandbox>, mut stream: Stream, meant: Meant) {
-    let Meant { door, host, port, tls } = meant;
-    let verdict = sandbox.rules().connection(door, &host, port);
+/// A refusal that isn't said yet. It is written down at the latest when this is dropped: so also where the run ends
+/// before anybody has said what would be spoken.
+struct Unsaid {
+    sandbox: Arc<Sandbox>,
+    denial: Denial,
+    door: Door,
+    told: Told,
+}
+
+impl Unsaid {
+    fn new(sandbox: &Arc<Sandbox>, denial: Denial, door: Door) -> Self {
+        Unsaid { sandbox: sandbox.clone(), denial, door, told: Told::default() }
+    }
+
+    /// Has it written down, and waits until it is.
+    async fn say(&self) {
+        if !self.told.tell() {
+            self.sandbox.deny(&self.denial, self.door).await;
+        }
+    }
+}
+
+impl Drop for Unsaid {
+    fn drop(&mut self) {
+        if !self.told.tell() {
+            self.sandbox.deny_now(&self.denial, self.door);
+        }
+    }
+}
+
+/// Serves a connection to its end. Whether it may be is decided now.
+pub(crate) fn serve(
+    sandbox: Arc<Sandbox>,
+    stream: Stream,
+    meant: Meant,
+) -> impl Future<Output = ()> + Send {
+    let verdict = sandbox.rules().connection(meant.door, &meant.host, meant.port);
+    let verdict = verdict.map_err(|denial| Unsaid::new(&sandbox, denial, meant.door));
+    serve_decided(sandbox, stream, meant, verdict)
+}
+
+async fn serve_decided(
+    sandbox: Arc<Sandbox>,
+    mut stream: Stream,
+    meant: Meant,
+    verdict: Result<ConnectPermit, Unsaid>,
+) {
+    let Meant { host, port, tls, .. } = meant;
     if let Ok(permit) = &verdict {
         match (permit.to().protocol(), &tls) {
             (Protocol::Tcp | Protocol::TlsPassthrough, Some(name)) => {
@@ -76,38 +120,43 @@ pub(crate) async fn serve(sandbox: Arc<Sandbox>, mut stream: Stream, meant: Mean
     match verdict {
         Ok(_) if opening == Opening::Nothing => {} // opened ahead of need, and not needed
         Ok(permit) => permitted(&sandbox, permit, tls, opening, stream).await,
-        Err(denial) => {
-            let denial = in_what_is_spoken(sandbox.rules(), denial, (&host, port), tls.is_some(), &opening);
-            explain(&sandbox, &denial, (door, Some(&host)), opening, stream).await;
+        Err(mut unsaid) => {
+            let needs = needs_as_spoken(sandbox.rules(), (&host, port), tls.is_some(), &opening);
+            unsaid.denial.needs = needs.unwrap_or(unsaid.denial.needs.take());
+            explain(unsaid, Some(&host), opening, stream).await;
         }
     }
 }
 
-/// A refusal that names the rule for what is spoken, where that can be read, instead of one for any bytes.
-fn in_what_is_spoken(
+/// The rule for what is spoken, where that can be read, instead of one for any bytes.
+fn needs_as_spoken(
     rules: &Rules,
-    denial: Denial,
     (host, port): (&Host, u16),
     is_in_tls: bool,
     opening: &Opening,
-) -> Denial {
+) -> Option<Option<String>> {
     // The doors by which it would be known beforehand.
     let like = match opening {
         Opening::Tls(_) => Door::Connect,
         Opening::Http1 | Opening::Http2 if is_in_tls => Door::Connect,
         Opening::Http1 | Opening::Http2 => Door::Forward,
-        _ => return denial,
+        _ => return None,
     };
-    match rules.connection(like, host, port) {
-        Err(Denial { needs, .. }) => Denial { needs, ..denial },
-        Ok(_) => denial,
-    }
+    rules.connection(like, host, port).err().map(|denial| denial.needs)
 }
 
-/// Refuses a connection that isn't to a host at all, and says why where that can be said.
-pub(crate) async fn refuse(sandbox: Arc<Sandbox>, mut stream: Stream, door: Door, denial: &Denial) {
-    let Ok((opening, bytes)) = opening::read(&mut stream, REFUSED_PATIENCE).await else { return };
-    explain(&sandbox, denial, (door, None), opening, replay(bytes, stream)).await;
+/// Refuses a connection that isn't to a host at all, or one too many, and says why where that can be said.
+pub(crate) fn refuse(
+    sandbox: &Arc<Sandbox>,
+    mut stream: Stream,
+    door: Door,
+    denial: Denial,
+) -> impl Future<Output = ()> + Send + use<> {
+    let unsaid = Unsaid::new(sandbox, denial, door);
+    async move {
+        let Ok((opening, bytes)) = opening::read(&mut stream, REFUSED_PATIENCE).await else { return };
+        explain(unsaid, None, opening, replay(bytes, stream)).await;
+    }
 }
 
 async fn permitted(
@@ -135,55 +184,60 @@ async fn permitted(
             conversation.with_server_name(tls).serve(speaks, stream).await;
         }
         (protocol, opening) => {
-            let denial = unreadable(sandbox, &permit, protocol, &opening);
-            let to = (permit.to().door(), Some(permit.to().host()));
-            explain(sandbox, &denial, to, opening, stream).await;
+            let denial = unreadable(sandbox, &permit, protocol, tls.is_some(), &opening);
+            let to = permit.to();
+            explain(Unsaid::new(sandbox, denial, to.door()), Some(to.host()), opening, stream).await;
         }
     }
 }
 
 /// The refusal of what isn't spoken as the rule says.
-fn unreadable(sandbox: &Sandbox, permit: &ConnectPermit, protocol: Protocol, opening: &Opening) -> Denial {
+fn unreadable(
+    sandbox: &Sandbox,
+    permit: &ConnectPermit,
+    protocol: Protocol,
+    is_in_tls: bool,
+    opening: &Opening,
+) -> Denial {
     if protocol == Protocol::TlsPassthrough {
         // With a message inside the message, the server may read another name than this one.
         let is_tls = matches!(opening, Opening::Tls(_));
         return permit.denial(if is_tls { DenialCode::NameMismatch } else { DenialCode::NoServerName });
     }
-    let spoken = match opening {
-        Opening::Http1 | Opening::Http2 if protocol == Protocol::Https => Protocol::Http,
-        Opening::Tls(_) if protocol == Protocol::Http => Protocol::Https,
+    let is_http = matches!(opening, Opening::Http1 | Opening::Http2);
+    let spoken = match (protocol, matches!(opening, Opening::Tls(_)) || (is_in_tls && is_http)) {
+        (Protocol::Https, false) if is_http => Protocol::Http,
+        (Protocol::Http, true) => Protocol::Https,
         _ => Protocol::Tcp,
     };
     sandbox.rules().spoken(permit, spoken)
 }
 
 /// Tells who sent something why it is refused, in what it speaks; closes what speaks nothing that can say so.
-async fn explain(
-    sandbox: &Arc<Sandbox>,
-    denial: &Denial,
-    (door, host): (Door, Option<&Host>),
-    opening: Opening,
-    stream: Stream,
-) {
-    let conversation = Conversation::new(sandbox, door, Verdict::Denied(denial.clone()));
-    let told = conversation.told();
+async fn explain(mut unsaid: Unsaid, host: Option<&Host>, opening: Opening, stream: Stream) {
+    let verdict = Verdict::Denied(unsaid.denial.clone());
+    let conversation = Conversation::new(&unsaid.sandbox, unsaid.door, verdict);
     match (opening, host) {
-        (Opening::Tls(hello), Some(host)) => end_tls(conversation, host, &hello, stream).await,
-        (Opening::Http1, _) => conversation.serve(Speaks::Http1, stream).await,
-        (Opening::Http2, _) => conversation.serve(Speaks::Http2, stream).await,
+        (Opening::Tls(hello), Some(host)) => {
+            unsaid.told = conversation.told();
+            end_tls(conversation, host, &hello, stream).await;
+        }
+        (opening @ (Opening::Http1 | Opening::Http2), _) => {
+            unsaid.told = conversation.told();
+            let speaks = if opening == Opening::Http1 { Speaks::Http1 } else { Speaks::Http2 };
+            conversation.serve(speaks, stream).await;
+        }
         (Opening::Postgres, _) => {
-            sandbox.deny(denial, door).await;
-            return postgres::refuse(denial, stream).await;
+            unsaid.say().await;
+            postgres::refuse(&unsaid.denial, stream).await;
         }
         (Opening::Nothing | Opening::Other | Opening::Tls(_), _) => {
             // Written down before it is closed, so that who sees the one can see the other.
-            sandbox.deny(denial, door).await;
-            return drop(stream);
+            unsaid.say().await;
+            drop(stream);
         }
     }
-    if !told.is_told() {
-        sandbox.deny(denial, door).await;
-    }
+    unsaid.say().await;
 }
 
 /// Ends TLS under the name that the client asked for, so that it can read an answer whatever that is.

@@ -19,6 +19,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::sandbox::Sandbox;
 use super::stream::Metered;
+use crate::control::Allowed;
 
 /// How long one address is waited for, and a handshake with what is there.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -36,6 +37,8 @@ pub(crate) enum DialError {
     Address(IpAddr, AddressDenied),
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
+    #[error("it could not be written down")]
+    NotRecorded,
     #[error("it could not be reached: {0}")]
     Unreachable(io::Error),
     #[error("no TLS could be had: {0}")]
@@ -59,7 +62,7 @@ pub(crate) fn judge_address(
     judge(ip, private, sandbox.own_addresses())
 }
 
-/// Dials what was permitted.
+/// Dials what was permitted, for this request if it is one. Each address is written down before it is dialled.
 ///
 /// # Errors
 ///
@@ -68,6 +71,7 @@ pub(crate) async fn dial(
     sandbox: &Arc<Sandbox>,
     to: &Destination,
     terms: &Terms,
+    request: Option<&(Vec<u8>, Vec<u8>)>,
 ) -> Result<Dialled<Metered>, DialError> {
     sandbox.budget().host(to.host())?;
     let addresses = addresses(sandbox, to.host()).await?;
@@ -78,9 +82,11 @@ pub(crate) async fn dial(
             Err(why) => refused = refused.or(Some(DialError::Address(ip, why))),
         }
     }
-    let opened = sandbox.open()?;
+    let opened = sandbox.open().await?;
     let mut last = refused.unwrap_or_else(|| DialError::Unreachable(io::ErrorKind::NotFound.into()));
     for address in checked.into_iter().take(TRIED) {
+        let allowed = allowed(to, address.ip(), request.cloned());
+        sandbox.record(allowed).await.map_err(|_| DialError::NotRecorded)?;
         match connect(sandbox, address, to.port()).await {
             Ok(stream) => {
                 stream.set_nodelay(true).map_err(DialError::Unreachable)?;
@@ -90,6 +96,11 @@ pub(crate) async fn dial(
         }
     }
     Err(last)
+}
+
+/// What is written down of something that goes to an address.
+pub(crate) fn allowed(to: &Destination, ip: IpAddr, request: Option<(Vec<u8>, Vec<u8>)>) -> Allowed {
+    Allowed { door: to.door(), host: to.host().to_string(), port: to.port(), ip, request }
 }
 
 async fn addresses(sandbox: &Sandbox, host: &Host) -> Result<Vec<IpAddr>, DialError> {

@@ -144,26 +144,40 @@ async fn by_socks(sandbox: &Arc<Sandbox>, mut stream: Stream, mut bytes: Vec<u8>
 }
 
 /// Serves a connection that was made for a program.
-pub(crate) fn asked_of_the_host(sandbox: &Arc<Sandbox>, dial: Dial, stream: OwnedFd) {
+/// There is no stream where this process has no room for one: that is what it says.
+pub(crate) fn asked_of_the_host(sandbox: &Arc<Sandbox>, dial: Dial, stream: Option<OwnedFd>) {
     let Dial { host, port, tls } = dial;
     let (within, guard) = (sandbox.clone(), sandbox.accept());
     let refused = |code| Denial { port: Some(port), ..Denial::of_bytes(code, &host) };
-    let meant = match (&guard, Host::parse(&host)) {
-        (None, _) => {
+    let stream = stream.and_then(|stream| adopt(stream).ok());
+    let meant = match (&guard, &stream, Host::parse(&host)) {
+        (None, _, _) => {
             let rule = Some("limits.connections".to_owned());
             Err(Denial { rule, ..refused(DenialCode::LimitExceeded) })
         }
-        (_, Err(_)) => Err(refused(DenialCode::InvalidHost)),
-        (_, Ok(host)) => Ok(Meant { door: Door::Function, host, port, tls }),
+        (_, None, _) => Err(refused(DenialCode::LimitExceeded)),
+        (_, _, Err(_)) => Err(refused(DenialCode::InvalidHost)),
+        (_, _, Ok(host)) => Ok(Meant { door: Door::Function, host, port, tls }),
     };
-    sandbox.spawn(async move {
-        let _guard = guard;
-        let Ok(stream) = adopt(stream) else { return }; // who asked sees that it is closed
-        match meant {
-            Ok(meant) => connection::serve(within, stream, meant).await,
-            Err(denial) => connection::refuse(within, stream, Door::Function, &denial).await,
+    // What is decided is decided now: it is written down, should the run end before it could be said.
+    match (meant, stream) {
+        (Ok(meant), Some(stream)) => {
+            let serving = connection::serve(within, stream, meant);
+            sandbox.spawn(async move {
+                let _guard = guard;
+                serving.await;
+            });
         }
-    });
+        (Err(denial), Some(stream)) => {
+            let refusing = connection::refuse(&within, stream, Door::Function, denial);
+            sandbox.spawn(async move {
+                let _guard = guard;
+                refusing.await;
+            });
+        }
+        (Err(denial), None) => within.deny_now(&denial, Door::Function),
+        (Ok(_), None) => {}
+    }
 }
 
 /// A stream socket of the host's, as ours.

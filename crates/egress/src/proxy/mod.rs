@@ -136,11 +136,15 @@ impl Obeying {
     fn obey(
         &mut self,
         message: ToProxy,
-        descriptor: impl FnOnce() -> Option<OwnedFd>,
+        descriptor: impl FnOnce() -> Option<Option<OwnedFd>>,
     ) -> Result<(), Failure> {
         match message {
             ToProxy::Node(_) => return Err(Failure::Nonsense),
-            ToProxy::Door(kind) => self.doors.push((kind, descriptor().ok_or(Failure::Nonsense)?)),
+            ToProxy::Door(kind) => {
+                // What comes to one that was lost waits until the doors are closed, and goes nowhere.
+                let door = descriptor().ok_or(Failure::Nonsense)?;
+                self.doors.extend(door.map(|door| (kind, door)));
+            }
             ToProxy::Open(terms) => self.open(&terms)?,
             ToProxy::Written { event, is_written } => self.host.written(event, is_written),
             ToProxy::Connection { session, dial } => {

@@ -52,6 +52,16 @@ impl Host {
         }
     }
 
+    /// Has something written down, and doesn't wait.
+    pub(crate) fn tell(&self, session: u32, report: Report) {
+        let event = {
+            let mut waiting = self.lock();
+            waiting.last += 1;
+            waiting.last
+        };
+        self.say(&FromProxy::Event { session, event, report });
+    }
+
     /// The host's answer.
     pub(crate) fn written(&self, event: u64, is_written: bool) {
         if let Some(answer) = self.lock().answers.remove(&event) {

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cofferdam_core::egress::{Budget, Denial, Door, Exhausted, Rules};
 use tokio::sync::{mpsc, watch};
@@ -41,6 +42,9 @@ pub(crate) struct Sandbox {
 
 /// Connections that are accepted beyond those that may lead out: questions for names, and refusals.
 const ACCEPTED_BESIDE: usize = 64;
+
+/// How long an idle connection may take to be closed, in milliseconds: it has nothing to say.
+const CLOSING_MS: usize = 50;
 
 impl Sandbox {
     /// Takes what a run may do.
@@ -134,13 +138,20 @@ impl Sandbox {
     /// # Errors
     ///
     /// [`Exhausted`] where there are as many as may be, none of them idle.
-    pub(crate) fn open(self: &Arc<Self>) -> Result<Opened, Exhausted> {
-        let result = self.budget().connection_opened();
+    pub(crate) async fn open(self: &Arc<Self>) -> Result<Opened, Exhausted> {
+        let mut result = self.budget().connection_opened();
         if result.is_err() {
             self.pool.clear();
-            self.budget().connection_opened()?;
         }
-        Ok(Opened(self.clone()))
+        // Those that were idle end in tasks of their own.
+        for _ in 0..CLOSING_MS {
+            if result.is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            result = self.budget().connection_opened();
+        }
+        result.map(|()| Opened(self.clone()))
     }
 
     /// Does something for this run until that is done or the run is cut.
@@ -179,6 +190,11 @@ impl Sandbox {
     /// Has a refusal of something that came by a door written down.
     pub(crate) async fn deny(&self, denial: &Denial, door: Door) {
         self.tell(Report::Denied { denial: denial.clone(), door: Some(door), ip: None }).await;
+    }
+
+    /// The same without waiting, for what may be cut before it could be said.
+    pub(crate) fn deny_now(&self, denial: &Denial, door: Door) {
+        self.host.tell(self.session, Report::Denied { denial: denial.clone(), door: Some(door), ip: None });
     }
 
     /// Has something written down that is about to go out.

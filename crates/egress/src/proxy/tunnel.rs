@@ -9,7 +9,7 @@ use tokio::io::copy_bidirectional_with_sizes;
 use super::dial::{DialError, Dialled, begin_tls, dial, exhausted};
 use super::sandbox::Sandbox;
 use super::stream::Stream;
-use crate::control::{Allowed, Report};
+use crate::control::Report;
 
 /// Room for what waits to be sent on, in bytes: outwards, where there is less, and inwards.
 const OUT_BYTES: usize = 16 << 10;
@@ -68,7 +68,7 @@ async fn open(
     let refused = |denial, ip| Refused { denial: Box::new(denial), ip };
     let tunnel = sandbox.rules().tunnel(permit, server_name).map_err(|denial| refused(denial, None))?;
     let failed = |error: DialError, ip| refused(denial(&tunnel, &error), ip);
-    let dialled = dial(sandbox, tunnel.to(), tunnel.terms()).await;
+    let dialled = dial(sandbox, tunnel.to(), tunnel.terms(), None).await;
     let Dialled { stream, ip } = dialled.map_err(|error| match error {
         DialError::Address(ip, _) => failed(error, Some(ip)),
         _ => failed(error, None),
@@ -80,19 +80,14 @@ async fn open(
     } else {
         Box::new(stream)
     };
-    let to = tunnel.to();
-    let allowed =
-        Allowed { door: to.door(), host: to.host().to_string(), port: to.port(), ip, request: None };
-    match sandbox.record(allowed).await {
-        Ok(()) => Ok((tunnel, stream)),
-        Err(_) => Err(refused(tunnel.denial(DenialCode::TaskEnded), Some(ip))),
-    }
+    Ok((tunnel, stream))
 }
 
 fn denial(tunnel: &TunnelPermit, error: &DialError) -> Denial {
     match error {
         DialError::Address(_, why) => tunnel.address_denied(*why),
         DialError::Exhausted(why) => why.denial(tunnel.denial(DenialCode::LimitExceeded)),
+        DialError::NotRecorded => tunnel.denial(DenialCode::TaskEnded),
         DialError::Tls(_) => tunnel.denial(DenialCode::UpstreamTls),
         DialError::Unreachable(_) => tunnel.denial(DenialCode::UpstreamUnreachable),
     }

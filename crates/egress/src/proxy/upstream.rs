@@ -1,7 +1,7 @@
 //! Sends permitted requests to their origins, over connections that are kept.
 //!
-//! Order: the address is judged, dialled and has proved its name; the host wrote down that the request goes; then
-//! it goes.
+//! Order: the address is judged; the host wrote down that the request goes there; it is dialled and has proved its
+//! name; then the request goes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,11 +17,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 use tokio::time::Instant;
 
-use super::dial::{DialError, Dialled, begin_tls, dial, judge_address};
+use super::dial::{DialError, Dialled, allowed, begin_tls, dial, judge_address};
 use super::http::headers::{authority, join_cookies, take_off};
 use super::sandbox::{Sandbox, Within};
 use super::stream::{EndedBy, Stream};
-use crate::control::Allowed;
 
 /// How long a connection is kept that nobody uses: less than most origins keep theirs.
 const IDLE: Duration = Duration::from_secs(30);
@@ -131,10 +130,15 @@ pub(crate) async fn send(
     for _ in 0..TRIES {
         let kept = if upgrades { None } else { take(sandbox, permit, &key) };
         let mut upstream = match kept {
-            Some(upstream) => upstream,
-            None => open(sandbox, permit, &key, upgrades).await.map_err(|error| refusal(permit, &error))?,
+            Some(upstream) => {
+                record(sandbox, permit, upstream.ip, trace.clone()).await?;
+                upstream
+            }
+            None => {
+                let opened = open(sandbox, permit, &key, upgrades, &trace).await;
+                opened.map_err(|error| refusal(permit, &error))?
+            }
         };
-        record(sandbox, permit, upstream.ip, trace.clone()).await?;
         address(&mut request, to, &upstream.sender);
         match upstream.try_send(request).await {
             Ok(response) => {
@@ -160,10 +164,7 @@ async fn record(
     ip: IpAddr,
     request: (Vec<u8>, Vec<u8>),
 ) -> Result<(), Box<Denial>> {
-    let to = permit.to();
-    let (door, host, port) = (to.door(), to.host().to_string(), to.port());
-    let allowed = Allowed { door, host, port, ip, request: Some(request) };
-    let recorded = sandbox.record(allowed).await;
+    let recorded = sandbox.record(allowed(permit.to(), ip, Some(request))).await;
     recorded.map_err(|_| Box::new(permit.denial(DenialCode::TaskEnded)))
 }
 
@@ -173,9 +174,10 @@ async fn open(
     permit: &RequestPermit,
     key: &Key,
     upgrades: bool,
+    request: &(Vec<u8>, Vec<u8>),
 ) -> Result<Upstream, DialError> {
     let to = permit.to();
-    let Dialled { stream, ip } = dial(sandbox, to, permit.terms()).await?;
+    let Dialled { stream, ip } = dial(sandbox, to, permit.terms(), Some(request)).await?;
     let ended_by = stream.ended_by();
     let (stream, is_http2): (Stream, bool) = if key.has_tls {
         let outside = sandbox.outside();
@@ -301,6 +303,7 @@ fn refusal(permit: &RequestPermit, error: &DialError) -> Box<Denial> {
     Box::new(match error {
         DialError::Address(_, why) => permit.address_denied(*why),
         DialError::Exhausted(why) => why.denial(permit.denial(DenialCode::LimitExceeded)),
+        DialError::NotRecorded => permit.denial(DenialCode::TaskEnded),
         DialError::Tls(_) => permit.denial(DenialCode::UpstreamTls),
         DialError::Unreachable(_) => permit.denial(DenialCode::UpstreamUnreachable),
     })

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import itertools
 import select
+import selectors
 import socket
 import weakref
 
@@ -182,6 +183,12 @@ class _Line:
         self.connect()
         return _ask(what, self.handle, *rest)
 
+    def take_what_is_there(self):
+        """Keeps what was said before the other end closed; says whether there is something."""
+        with contextlib.suppress(OSError):
+            self.held += _ask(_RECEIVE, self.handle, _number(1 << 16), _number(0)) or b""
+        return bool(self.held)
+
     def close(self):
         if self.to is not None and self.handle is None:
             # Who only wanted to know whether somebody is there has asked that, too.
@@ -267,8 +274,13 @@ class _CofferdamSocket(_SystemSocket):
         return 0
 
     def send(self, data, flags=0):
-        data = bytes(data)
-        self._live().ask(_SEND, data)
+        data, line = bytes(data), self._live()
+        try:
+            line.ask(_SEND, data)
+        except (BrokenPipeError, ConnectionResetError):
+            # Whoever was refused amid a long body would otherwise never read why.
+            if not line.take_what_is_there():
+                raise
         return len(data)
 
     def sendall(self, data, flags=0):
@@ -467,6 +479,8 @@ def _install_network():
         setattr(socket, name, _system_lacks("loopback"))
     select.select = _select
     select.poll = _Poll
+    selectors.SelectSelector._select = staticmethod(_select)
+    selectors.PollSelector._selector_cls = _Poll
 
 
 _install_network()

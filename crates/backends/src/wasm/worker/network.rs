@@ -59,7 +59,10 @@ struct Refused {
 
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
-        Refused { errno: error.raw_os_error().unwrap_or(EINVAL), words: error.to_string() }
+        // The number is Linux's; the program's own error has another.
+        let words = error.to_string();
+        let words = words.split(" (os error").next().unwrap_or_default().to_owned();
+        Refused { errno: error.raw_os_error().unwrap_or(EINVAL), words }
     }
 }
 

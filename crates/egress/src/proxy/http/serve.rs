@@ -61,8 +61,9 @@ pub(crate) struct Conversation {
 pub(crate) struct Told(Arc<AtomicBool>);
 
 impl Told {
-    pub(crate) fn is_told(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// Notes that it is told; says whether it was before.
+    pub(crate) fn tell(&self) -> bool {
+        self.0.swap(true, Ordering::Relaxed)
     }
 }
 
@@ -123,7 +124,7 @@ impl Conversation {
         Ok(match response {
             Ok(response) => response,
             Err(denial) => {
-                self.told.0.store(true, Ordering::Relaxed);
+                self.told.tell();
                 self.sandbox.deny(&denial, self.door).await;
                 // What is left of the body would stand where the next request is expected.
                 problem::answer(

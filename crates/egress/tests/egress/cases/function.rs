@@ -67,3 +67,30 @@ fn any_bytes_go_over_it_where_a_rule_says_so_in_tls_that_we_speak_if_that_is_ask
     assert_eq!(heard.lines(), ["connected"]);
     assert_eq!(secret.lines().iter().filter(|line| line.starts_with("GET")).count(), 1);
 }
+
+#[test]
+fn what_is_refused_is_written_down_though_the_run_ends_at_once() {
+    in_the_world!();
+    let site = Site::new(&["api.test"]);
+    for _ in 0..10 {
+        let sandbox = site.plan(&["api.test"]).start();
+        let stream = sandbox.made(b"evil.test", 8443, None);
+        sandbox.cut();
+        assert_eq!(sandbox.log.denied(), ["host_not_allowed evil.test"]);
+        drop(stream);
+    }
+}
+
+#[test]
+fn idle_connections_make_room_for_those_that_are_wanted() {
+    in_the_world!();
+    let site = Site::new(&["a.test", "b.test", "c.test", "d.test"]);
+    let _heard = site.http();
+    let mut plan = site.plan(&["http://a.test", "http://b.test", "http://c.test", "http://d.test"]);
+    plan.limits.connections = 2;
+    let sandbox = plan.start();
+    for host in ["a.test", "b.test", "c.test", "d.test", "a.test", "b.test"] {
+        let mut stream = sandbox.made(host.as_bytes(), 80, None).unwrap();
+        assert_eq!(ask(&mut stream, &get(host, "/")).status(), 200, "{host}");
+    }
+}
