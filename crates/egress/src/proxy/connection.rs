@@ -83,11 +83,7 @@ impl Drop for Unsaid {
 }
 
 /// Serves a connection to its end. Whether it may be is decided now.
-pub(crate) fn serve(
-    sandbox: Arc<Sandbox>,
-    stream: Stream,
-    meant: Meant,
-) -> impl Future<Output = ()> + Send {
+pub(crate) fn serve(sandbox: Arc<Sandbox>, stream: Stream, meant: Meant) -> impl Future<Output = ()> + Send {
     let verdict = sandbox.rules().connection(meant.door, &meant.host, meant.port);
     let verdict = verdict.map_err(|denial| Unsaid::new(&sandbox, denial, meant.door));
     serve_decided(sandbox, stream, meant, verdict)
