@@ -1,4 +1,4 @@
-//! What the suite of every backend says of what leaves, for containers with the product's own ways out.
+//! What the suite of every backend says of what leaves, with the product's own ways out.
 
 use std::sync::Arc;
 
@@ -11,15 +11,53 @@ use cofferdam_testkit::conformance::{self, Needs, Subject};
 /// A user that no system gives to anybody.
 const PROXY: u32 = 61_235;
 
-fn container() -> Subject {
+fn outlets() -> Arc<Outlets> {
     let program = ProxyProgram { path: env!("CARGO_BIN_EXE_cofferdam").into(), args: vec!["egress".into()] };
     let node = Node { user: PROXY, ..Node::default() };
     let settings = Settings { program, node, denied_names: DeniedNames::Explain, own_addresses: None };
+    Arc::new(Outlets::new(settings))
+}
+
+fn container() -> Subject {
     let runs = [Needs::Processes, Needs::Python, Needs::Sh];
     Subject::new(BackendName::Container, &runs, |state| {
         Ok(Box::new(Container::for_runs(state.to_owned()).with_outlets()))
     })
-    .with_outlets(Arc::new(Outlets::new(settings)))
+    .with_outlets(outlets())
+}
+
+#[cfg(feature = "wasm")]
+fn wasm() -> Subject {
+    use cofferdam_backends::wasm::{Wasm, WorkerProgram};
+    use cofferdam_testkit::conformance::Absent;
+    let make = |state: &std::path::Path| {
+        let own =
+            WorkerProgram { path: env!("CARGO_BIN_EXE_cofferdam").into(), args: vec![c"wasm-worker".into()] };
+        let jails = Container::for_runs(state.to_owned());
+        let wasm = Wasm::new(jails, own, cofferdam_testkit::templates::folder()).with_outlets();
+        match wasm.no_python() {
+            None => Ok(Box::new(wasm) as _),
+            Some((why, fix)) => Err(Absent { why, fix, later: false }),
+        }
+    };
+    Subject::new(BackendName::Wasm, &[Needs::Python], make).with_outlets(outlets())
+}
+
+#[cfg(feature = "wasm")]
+#[test]
+fn what_leaves_webassembly_ends_at_its_limits() {
+    let claim = "what_leaves_ends_at_its_limits_or_the_rule_is_refused";
+    conformance::hold(&wasm(), claim, "reach::what_leaves_webassembly_ends_at_its_limits");
+}
+
+#[cfg(feature = "wasm")]
+#[test]
+fn nothing_leaves_webassembly_without_a_rule() {
+    conformance::hold(
+        &wasm(),
+        "nothing_leaves_without_a_rule",
+        "reach::nothing_leaves_webassembly_without_a_rule",
+    );
 }
 
 #[test]

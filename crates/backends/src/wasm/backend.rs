@@ -27,6 +27,8 @@ use crate::container::Container;
 pub struct Wasm {
     /// Whose jails the workers are in.
     container: Container,
+    /// Whether there are ways out for its programs.
+    reaches_out: bool,
     own: WorkerProgram,
     /// Where what was prepared is.
     prepared: PathBuf,
@@ -56,7 +58,14 @@ impl Wasm {
     /// was prepared, which need not be there.
     #[must_use]
     pub fn new(container: Container, own: WorkerProgram, prepared: PathBuf) -> Self {
-        Wasm { container, own, prepared, templates: OnceLock::new(), offers: OnceLock::new() }
+        let (templates, offers) = (OnceLock::new(), OnceLock::new());
+        Wasm { container, reaches_out: false, own, prepared, templates, offers }
+    }
+
+    /// The same where the engine has ways out for sandboxes: then a program can ask for connections.
+    #[must_use]
+    pub fn with_outlets(self) -> Self {
+        Wasm { reaches_out: true, offers: OnceLock::new(), ..self }
     }
 
     /// Why no Python is ready, and what to do; none if one is.
@@ -182,10 +191,9 @@ const OWN_GAPS: [(Capability, &str, &str); 2] = [
     ),
 ];
 
-/// What it has wherever its jail can be made. It needs nothing of the host's for a way out: a program has no socket,
-/// and asks its worker for each connection.
-const OWN: [Capability; 6] = [
-    Capability::NoAmbientAuthority,
+/// What it has wherever its jail can be made and the engine has ways out. It needs nothing of the host's for that: a
+/// program has no socket, and asks its worker for each connection.
+const OF_A_WAY_OUT: [Capability; 5] = [
     Capability::Egress,
     Capability::EgressHttp,
     Capability::EgressTcp,
@@ -228,7 +236,8 @@ impl Backend for Wasm {
                 return jail.clone();
             }
             // Its own words, where a container's would speak of something else.
-            let offers = jail.clone().with(OWN);
+            let out = OF_A_WAY_OUT.into_iter().filter(|_| self.reaches_out);
+            let offers = jail.clone().with(out.chain([Capability::NoAmbientAuthority]));
             OWN_GAPS
                 .into_iter()
                 .fold(offers, |offers, (capability, why, fix)| offers.without(capability, why, fix))
@@ -288,8 +297,10 @@ impl Backend for Wasm {
             let gaps = self.gaps(&grant);
             let mut jail = self.container.open_with(run, &grant, &gaps, &fittings, None).await?;
             let is_missing = |own: &Capability| gaps.iter().any(|gap| gap.capability == *own);
+            let own = OF_A_WAY_OUT.into_iter().chain([Capability::NoAmbientAuthority]);
+            let held = own.filter(|own| self.offers().enforced().contains(own) && !is_missing(own));
             jail.enforced_mut().remove(&Capability::Tty);
-            jail.enforced_mut().extend(OWN.into_iter().filter(|own| !is_missing(own)));
+            jail.enforced_mut().extend(held);
             let mut session = WasmSession {
                 jail: Box::new(jail),
                 templates,
