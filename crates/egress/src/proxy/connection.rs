@@ -43,7 +43,7 @@ fn patience(is_allowed: bool, port: u16) -> Option<Duration> {
     }
 }
 
-/// [`serve`] for a connection within another, whose type would contain itself.
+/// [`serve`] as one type of future: for a connection within another, whose type would contain itself, and beside others.
 pub(crate) fn serve_within(
     sandbox: Arc<Sandbox>,
     stream: Stream,

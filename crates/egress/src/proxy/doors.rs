@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,41 +144,32 @@ async fn by_socks(sandbox: &Arc<Sandbox>, mut stream: Stream, mut bytes: Vec<u8>
     Ok(())
 }
 
-/// Serves a connection that was made for a program.
-/// There is no stream where this process has no room for one: that is what it says.
+/// Serves a connection that was made for a program; none where this process has no room for one more. What becomes of
+/// it is decided here, so that a refusal is written down even if the run ends before it could be said.
 pub(crate) fn asked_of_the_host(sandbox: &Arc<Sandbox>, dial: Dial, stream: Option<OwnedFd>) {
     let Dial { host, port, tls } = dial;
-    let (within, guard) = (sandbox.clone(), sandbox.accept());
+    let door = Door::Function;
     let refused = |code| Denial { port: Some(port), ..Denial::of_bytes(code, &host) };
-    let stream = stream.and_then(|stream| adopt(stream).ok());
-    let meant = match (&guard, &stream, Host::parse(&host)) {
-        (None, _, _) => {
+    let Some(stream) = stream.and_then(|stream| adopt(stream).ok()) else {
+        return sandbox.deny_now(&refused(DenialCode::LimitExceeded), door);
+    };
+    let guard = sandbox.accept();
+    let meant = match (&guard, Host::parse(&host)) {
+        (None, _) => {
             let rule = Some("limits.connections".to_owned());
             Err(Denial { rule, ..refused(DenialCode::LimitExceeded) })
         }
-        (_, None, _) => Err(refused(DenialCode::LimitExceeded)),
-        (_, _, Err(_)) => Err(refused(DenialCode::InvalidHost)),
-        (_, _, Ok(host)) => Ok(Meant { door: Door::Function, host, port, tls }),
+        (_, Err(_)) => Err(refused(DenialCode::InvalidHost)),
+        (_, Ok(host)) => Ok(Meant { door, host, port, tls }),
     };
-    // What is decided is decided now: it is written down, should the run end before it could be said.
-    match (meant, stream) {
-        (Ok(meant), Some(stream)) => {
-            let serving = connection::serve(within, stream, meant);
-            sandbox.spawn(async move {
-                let _guard = guard;
-                serving.await;
-            });
-        }
-        (Err(denial), Some(stream)) => {
-            let refusing = connection::refuse(&within, stream, Door::Function, denial);
-            sandbox.spawn(async move {
-                let _guard = guard;
-                refusing.await;
-            });
-        }
-        (Err(denial), None) => within.deny_now(&denial, Door::Function),
-        (Ok(_), None) => {}
-    }
+    let serving: Pin<Box<dyn Future<Output = ()> + Send>> = match meant {
+        Ok(meant) => connection::serve_within(sandbox.clone(), stream, meant),
+        Err(denial) => Box::pin(connection::refuse(sandbox, stream, door, denial)),
+    };
+    sandbox.spawn(async move {
+        let _guard = guard;
+        serving.await;
+    });
 }
 
 /// A stream socket of the host's, as ours.

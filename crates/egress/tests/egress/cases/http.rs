@@ -167,12 +167,17 @@ fn budgets_end_what_they_count() {
 #[test]
 fn nothing_goes_that_can_not_be_written_down() {
     in_the_world!();
-    let site = Site::new(&["api.test"]);
+    let site = Site::new(&["api.test", "fresh.test"]);
     let heard = site.http();
-    let sandbox = site.plan(&["http://api.test"]).start();
+    let sandbox = site.plan(&["http://api.test", "http://fresh.test"]).start();
     let mut stream = sandbox.connect("api.test", 80);
     assert_eq!(ask(&mut stream, &get("api.test", "/1")).status(), 200, "the positive control");
     sandbox.log.fill();
+    let connected = || heard.lines().iter().filter(|line| *line == "connected").count();
+    let before = connected();
+    let mut fresh = sandbox.connect("fresh.test", 80);
+    assert_eq!(ask(&mut fresh, &get("fresh.test", "/2")).denied().as_deref(), Some("task_ended"));
+    assert_eq!(connected(), before, "it isn't dialled either");
     assert_eq!(ask(&mut stream, &get("api.test", "/2")).denied().as_deref(), Some("task_ended"));
     assert!(!heard.lines().iter().any(|line| line.contains("/2")), "{:?}", heard.lines());
 }
