@@ -40,7 +40,7 @@ static WRITTEN: LazyLock<Written> = LazyLock::new(|| {
             Event::SandboxClosed { left_processes: 1, swept: false },
             Event::TaskEnd { end: End::TimedOut, policy: None },
         ] {
-            log.append(&run, &event).unwrap();
+            log.append(&run, std::slice::from_ref(&event)).unwrap();
         }
     }
     let read = |name| fs::read(state.path().join("audit").join(name)).unwrap();
@@ -78,7 +78,7 @@ fuzz_target!(|bytes: &[u8]| {
     // `verify` sees.
     let went_on = AuditLog::open(STATE.path()).and_then(|log| {
         let event = Event::SandboxClosed { left_processes: 0, swept: true };
-        log.append(&RunId::new(2, [2; 10]), &event)
+        log.append(&RunId::new(2, [2; 10]), std::slice::from_ref(&event))
     });
     if report.is_intact() {
         assert!(went_on.is_ok(), "{went_on:?}");

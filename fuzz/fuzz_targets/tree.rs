@@ -20,6 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use artifacts::Keeper;
 use cofferdam_core::Capability;
@@ -27,6 +28,7 @@ use cofferdam_core::artifact::{Change, Collect, DEPTH, ENTRIES, Rejected, TOTAL_
 use cofferdam_core::backend::{BackendError, Boxed, Exec, Left, Running, Session};
 use cofferdam_core::files::Files;
 use cofferdam_core::outcome::RunId;
+use cofferdam_core::outlet::Outlet;
 use cofferdam_engine::run::{FileKept, Gone, Keep, collect_for_fuzzing};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, listxattr, lsetxattr};
@@ -188,7 +190,10 @@ impl Session for Tree {
         Box::pin(async { Ok(None) })
     }
 
-    fn renew(self: Box<Self>) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
+    fn renew(
+        self: Box<Self>,
+        _: Arc<dyn Outlet>,
+    ) -> Boxed<'static, Result<Option<Box<dyn Session>>, BackendError>> {
         Box::pin(async { Ok(None) })
     }
 

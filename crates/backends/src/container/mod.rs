@@ -53,6 +53,7 @@ use fittings::Fittings;
 pub(crate) use fittings::{Fitting, Fittings};
 #[cfg(feature = "wasm")]
 pub(crate) use jail::TracesOfWriting;
+#[cfg(feature = "wasm")]
 pub(crate) use running::{Inside, Pipes, Streams};
 #[cfg(feature = "wasm")]
 pub(crate) use session::ContainerSession;
