@@ -7,9 +7,10 @@ mod arrows;
 mod rules;
 pub(crate) mod rust;
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use crate::problem::Problem;
+use crate::test::needs::has_program;
 use crate::workspace::Workspace;
 use crate::{Verdict, claims};
 
@@ -33,6 +34,7 @@ const STEPS: &[(&str, Rule)] = &[
     ("claims", claims_of_the_spec),
     ("dependencies", dependencies),
     ("clippy", clippy),
+    ("fuzz targets", fuzz_targets),
 ];
 
 /// Runs every step and prints what each found.
@@ -68,6 +70,23 @@ fn formatting(workspace: &Workspace) -> Result<Step, Problem> {
 fn clippy(workspace: &Workspace) -> Result<Step, Problem> {
     let args = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
     cargo(workspace, &args, "its messages are above")
+}
+
+/// That they compile, with what they see of the crates: they are a workspace of their own, which no other step reads.
+fn fuzz_targets(workspace: &Workspace) -> Result<Step, Problem> {
+    if !has_program("c++") {
+        return Ok(Step::Skipped("libFuzzer needs a C++ compiler; Debian's package is g++".to_owned()));
+    }
+    let manifest = workspace.root.join("fuzz/Cargo.toml");
+    let status = workspace
+        .cargo()
+        .args(["check", "--quiet", "--bins", "--manifest-path"])
+        .arg(manifest)
+        .env("RUSTFLAGS", "--cfg fuzzing -D warnings")
+        .stdin(Stdio::null())
+        .status()
+        .map_err(Problem::starting("cargo check"))?;
+    Ok(of_status(status, "a target under fuzz/ doesn't compile; the messages are above"))
 }
 
 fn dependencies(workspace: &Workspace) -> Result<Step, Problem> {
@@ -110,5 +129,9 @@ fn cargo(workspace: &Workspace, args: &[&str], advice: &str) -> Result<Step, Pro
         .stdin(Stdio::null())
         .status()
         .map_err(Problem::starting(format!("cargo {}", args[0])))?;
-    Ok(if status.success() { Step::Passed } else { Step::Found(vec![advice.to_owned()]) })
+    Ok(of_status(status, advice))
+}
+
+fn of_status(status: ExitStatus, advice: &str) -> Step {
+    if status.success() { Step::Passed } else { Step::Found(vec![advice.to_owned()]) }
 }

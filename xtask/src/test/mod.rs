@@ -12,7 +12,7 @@
 //! same way ([`rows`]).
 
 mod libtest;
-mod needs;
+pub(crate) mod needs;
 mod nextest;
 pub(crate) mod results;
 pub(crate) mod rows;

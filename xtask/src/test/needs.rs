@@ -162,14 +162,16 @@ impl Thing {
             Self::AnyFile(paths) => paths.iter().any(|path| Path::new(path).exists()),
             Self::Library(name) => compiler_finds(name),
             Self::PythonModule(name) => python_has(name),
-            Self::Program(name) => {
-                let path = std::env::var_os("PATH").unwrap_or_default();
-                std::env::split_paths(&path)
-                    .chain(["/usr/sbin".into(), "/sbin".into()])
-                    .any(|folder| folder.join(name).is_file())
-            }
+            Self::Program(name) => has_program(name),
         }
     }
+}
+
+/// Whether a program is in `PATH` or one of the folders for administrators.
+pub(crate) fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    folders.map(|folder| folder.join(name)).any(|program| program.is_file())
 }
 
 /// A compiler that doesn't find a library answers with the bare name; one that does, with its path.
