@@ -137,12 +137,11 @@ enum PolicyCommand {
     ///
     /// The exit code is 0 if it would, and 1 if it wouldn't.
     Explain {
-        /// A host, and maybe a port: api.example.com, db.internal:5432
+        /// A host, and maybe a port: api.example.com, db.internal:5432; or a URL
         host: String,
         /// A method
-        #[arg(requires = "path")]
         method: Option<String>,
-        /// A path
+        /// A path, `/` unless it is said
         path: Option<String>,
         /// A policy file, besides your own
         #[arg(long, value_name = "FILE")]
@@ -386,8 +385,7 @@ fn policy_command(command: PolicyCommand, out: &mut dyn Write) -> Result<u8, Fai
         }
         PolicyCommand::Explain { host, method, path, policy, allow } => {
             let (policy, _) = options::effective_policy(policy.as_deref(), &allow)?;
-            let request = method.as_deref().zip(path.as_deref());
-            let asked = policy::Asked { host: &host, request };
+            let asked = policy::Asked::new(&host, method.as_deref(), path.as_deref());
             let yes = policy::explain(&policy, &asked, out).map_err(|error| Failure::of(&error))?;
             Ok(u8::from(!yes))
         }

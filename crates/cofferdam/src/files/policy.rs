@@ -126,7 +126,7 @@ pub(crate) struct FilesTable {
 
 /// A file or folder of the host that is shown read-only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "a table")]
+#[serde(deny_unknown_fields, expecting = "a table like { host = \"data\" }")]
 #[schemars(rename = "Input")]
 pub(crate) struct InputTable {
     /// Its path on the host, relative to this file.
@@ -161,7 +161,7 @@ pub(crate) struct NetworkTable {
 
 /// One permission to connect: HTTP over TLS on port 443, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "a table")]
+#[serde(deny_unknown_fields, expecting = "a table like { host = \"api.example.com\" }")]
 #[schemars(rename = "Rule")]
 pub(crate) struct RuleTable {
     /// The rule's name, for the audit and for messages.

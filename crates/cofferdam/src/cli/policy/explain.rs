@@ -12,6 +12,24 @@ pub(crate) struct Asked<'a> {
     pub(crate) host: &'a str,
     /// A method and a path.
     pub(crate) request: Option<(&'a str, &'a str)>,
+    /// The port where none is said: that of a URL's scheme.
+    usual_port: Option<u16>,
+}
+
+impl<'a> Asked<'a> {
+    /// What is asked by words: a host and maybe a request, or a URL, which is both (`GET`, unless a method is said).
+    pub(crate) fn new(host: &'a str, method: Option<&'a str>, path: Option<&'a str>) -> Self {
+        let schemes = [("https://", 443), ("http://", 80)];
+        let url = schemes.iter().find_map(|(scheme, port)| Some((host.strip_prefix(scheme)?, *port)));
+        let Some((rest, port)) = url else {
+            let request = method.map(|method| (method, path.unwrap_or("/")));
+            return Asked { host, request, usual_port: None };
+        };
+        let (host, its_path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let its_path = its_path.split('#').next().filter(|path| path.starts_with('/')).unwrap_or("/");
+        let request = Some((method.unwrap_or("GET"), path.unwrap_or(its_path)));
+        Asked { host, request, usual_port: Some(port) }
+    }
 }
 
 /// Why there is no answer.
@@ -37,7 +55,7 @@ pub(crate) enum ExplainError {
 /// [`ExplainError`] if it is asked about no host, or `out` can't be written.
 pub(crate) fn explain(policy: &Policy, asked: &Asked<'_>, out: &mut dyn Write) -> Result<bool, ExplainError> {
     let rules = Rules::new(&policy.network);
-    let (host, port) = place(asked.host, &policy.network)?;
+    let (host, port) = place(asked, &policy.network)?;
     let request = asked.request.map(|(method, path)| (method.as_bytes(), path.as_bytes()));
     let explanation = rules.explain(&Question { host: &host, port, request });
     let what = match asked.request {
@@ -69,9 +87,14 @@ pub(crate) fn explain(policy: &Policy, asked: &Asked<'_>, out: &mut dyn Write) -
     Ok(verdict.is_ok())
 }
 
-/// A host and its port: the one that was typed, else that of the first rule for the host, else 443.
-fn place(text: &str, rules: &[NetworkRule]) -> Result<(cofferdam_core::egress::Host, u16), ExplainError> {
+/// A host and its port: the one that was typed, else the scheme's, else that of the first rule for the host, else
+/// 443.
+fn place(
+    asked: &Asked<'_>,
+    rules: &[NetworkRule],
+) -> Result<(cofferdam_core::egress::Host, u16), ExplainError> {
     const USUAL: u16 = 443;
+    let text = asked.host;
     let read = |port| {
         Authority::parse_with_default(text.as_bytes(), port)
             .map_err(|bad| ExplainError::Host { text: text.escape_debug().to_string(), why: bad.to_string() })
@@ -80,6 +103,9 @@ fn place(text: &str, rules: &[NetworkRule]) -> Result<(cofferdam_core::egress::H
     let host = one.host().clone();
     if one.port() == other.port() {
         return Ok((host, one.port())); // it was typed
+    }
+    if let Some(port) = asked.usual_port {
+        return Ok((host, port));
     }
     let named = rules.iter().find(|rule| rule.host.matches(&host)).and_then(|rule| rule.ports.first());
     Ok((host, named.copied().unwrap_or(USUAL)))
@@ -101,9 +127,22 @@ mod tests {
     }
 
     fn said(flags: &[&str], host: &str, request: Option<(&str, &str)>) -> (bool, String) {
+        let (method, path) = request.unzip();
         let mut out = vec![];
-        let yes = explain(&policy(flags), &Asked { host, request }, &mut out).unwrap();
+        let yes = explain(&policy(flags), &Asked::new(host, method, path), &mut out).unwrap();
         (yes, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn a_url_is_a_host_a_port_and_a_request() {
+        let flags = ["GET a.test/x/**", "http://b.test"];
+        let (yes, text) = said(&flags, "https://a.test/x/y?q=1#z", None);
+        assert!(yes && text.starts_with("a.test:443, GET /x/y?q=1: allowed"), "{text}");
+        assert!(!said(&flags, "https://a.test", None).0 && !said(&flags, "https://a.test?/x/", None).0);
+        assert!(said(&flags, "http://b.test", None).0 && !said(&flags, "https://b.test/", None).0);
+        assert!(!said(&flags, "https://a.test:8443/x/y", None).0);
+        let asked = Asked::new("https://a.test/x/y", Some("POST"), None);
+        assert!(!explain(&policy(&flags), &asked, &mut vec![]).unwrap());
     }
 
     #[test]
@@ -130,8 +169,6 @@ mod tests {
         let flags = ["http://a.test", "tcp://db.test:5432"];
         assert!(said(&flags, "db.test", None).0 && said(&flags, "a.test", None).0);
         assert!(!said(&flags, "db.test:443", None).0);
-        let mut out = vec![];
-        let asked = Asked { host: "a b", request: None };
-        assert!(explain(&policy(&[]), &asked, &mut out).is_err());
+        assert!(explain(&policy(&[]), &Asked::new("a b", None, None), &mut vec![]).is_err());
     }
 }
