@@ -195,6 +195,13 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// Has the allocator keep so many free bytes at the heap's end instead of giving them back to the kernel, which would
+/// have to clear them again for the next allocation: mallopt(3), `M_TRIM_THRESHOLD`, 128 KiB by itself.
+pub fn keep_heap(bytes: i32) {
+    // SAFETY: it changes a number of the allocator's; what it can't be is refused.
+    unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, bytes) };
+}
+
 /// Makes children waitable, though whoever started us may have ignored SIGCHLD, and a write beyond
 /// the file size limit an error instead of our end.
 pub fn settle_signals() {
@@ -208,7 +215,17 @@ pub fn settle_signals() {
 /// Waits until a descriptor is readable, at most so long. Says whether it is.
 #[must_use]
 pub fn readable_within(fd: BorrowedFd<'_>, most: Duration) -> bool {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    ready_within(fd, libc::POLLIN, most)
+}
+
+/// Waits until a descriptor can be written to, at most so long. Says whether it can.
+#[must_use]
+pub fn writable_within(fd: BorrowedFd<'_>, most: Duration) -> bool {
+    ready_within(fd, libc::POLLOUT, most)
+}
+
+fn ready_within(fd: BorrowedFd<'_>, events: libc::c_short, most: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let milliseconds = most.as_millis().min(i32::MAX as u128) as i32;
     // SAFETY: one live structure, as the count says.
     unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }

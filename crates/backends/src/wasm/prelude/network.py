@@ -276,15 +276,20 @@ class _CofferdamSocket(_SystemSocket):
     def send(self, data, flags=0):
         data, line = bytes(data), self._live()
         try:
-            line.ask(_SEND, data)
+            sent = line.ask(_SEND, _number(_milliseconds(self._timeout)), data)
         except (BrokenPipeError, ConnectionResetError):
             # Whoever was refused amid a long body would otherwise never read why.
             if not line.take_what_is_there():
                 raise
-        return len(data)
+            return len(data)
+        if sent is None:
+            raise self._late()
+        return int.from_bytes(sent, "little")
 
     def sendall(self, data, flags=0):
-        self.send(data, flags)
+        data = bytes(data)
+        if self.send(data, flags) < len(data):
+            raise self._late()
 
     def sendmsg(self, buffers, ancdata=(), flags=0, address=None):
         return self.send(b"".join(map(bytes, buffers)), flags)

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! 1 port(2) has_tls(1) length(4) host name    ─► 0 handle(4)             connect
-//! 2 handle(4) bytes                            ─► 0                      send all
+//! 2 handle(4) milliseconds(4, as below) bytes  ─► 0 count(4) | 2         send: all, or what the time was enough for
 //! 3 handle(4) most(4) milliseconds(4, -1: no end) ─► 0 bytes | 2         receive; no bytes are the end
 //! 4 handle(4)                                  ─► 0                      say that nothing more is sent
 //! 5 handle(4)                                  ─► 0                      close
@@ -22,7 +22,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cofferdam_guest::wire::{Frame, Inbox};
 use cofferdam_sys::{fdpass, process};
@@ -34,6 +34,10 @@ const MOST_OPEN: usize = 256;
 
 /// The most bytes that are received at once.
 const MOST_BYTES: usize = 256 << 10;
+
+/// As many bytes as a socket that can be written to takes without a wait: it says that it can once three quarters of
+/// its buffer are free (`unix_writable` in Linux), of which the least that is usual is 208 KiB.
+const UNWAITED: usize = 32 << 10;
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
@@ -87,11 +91,7 @@ impl Network {
         let mut asked = Asked(frame);
         match asked.array()? {
             [1] => self.connect(asked),
-            [2] => {
-                let handle = asked.number()?;
-                self.stream(handle)?.write_all(asked.0)?;
-                Ok(vec![DONE])
-            }
+            [2] => self.send(asked),
             [3] => self.receive(asked),
             [4] => {
                 self.stream(asked.number()?)?.shutdown(Shutdown::Write)?;
@@ -157,6 +157,23 @@ impl Network {
         }
     }
 
+    fn send(&self, mut asked: Asked<'_>) -> Result<Vec<u8>, Refused> {
+        let mut stream = self.stream(asked.number()?)?;
+        let Some(within) = patience(&mut asked)? else {
+            stream.write_all(asked.0)?;
+            return Ok(counted(asked.0.len()));
+        };
+        let until = Instant::now() + within;
+        let mut sent = 0;
+        while sent < asked.0.len() {
+            if !process::writable_within(stream.as_fd(), until.saturating_duration_since(Instant::now())) {
+                break;
+            }
+            sent += stream.write(&asked.0[sent..asked.0.len().min(sent + UNWAITED)])?;
+        }
+        Ok(if sent == 0 && !asked.0.is_empty() { vec![LATE] } else { counted(sent) })
+    }
+
     fn receive(&mut self, mut asked: Asked<'_>) -> Result<Vec<u8>, Refused> {
         let (handle, most) = (asked.number()?, asked.number()? as usize);
         let within = patience(&mut asked)?;
@@ -192,6 +209,11 @@ impl Network {
             _ => refused(EBADF, "there is no such connection"),
         }
     }
+}
+
+/// An answer that is a number.
+fn counted(count: usize) -> Vec<u8> {
+    [&[DONE][..], &(count as u32).to_le_bytes()].concat()
 }
 
 /// How long to wait; none for as long as it takes.
@@ -257,7 +279,7 @@ mod tests {
         inbox.push(&buffer[..count]);
         let dial = FromWorker::Dial { host: b"api.test".into(), port: 443, tls: Some(b"api.test".into()) };
         assert_eq!(inbox.take(), Ok(Some(dial)));
-        assert_eq!(network.answer(b"\x02\0\0\0\0hello"), [0]);
+        assert_eq!(network.answer(b"\x02\0\0\0\0\xff\xff\xff\xffhello"), [0, 5, 0, 0, 0]);
         let end = &mut ends[0];
         assert_eq!(end.read(&mut buffer).unwrap(), 5);
         let (soon, receive) = ([0; 4], [&[3][..], &[0; 4], &4u32.to_le_bytes()].concat());
@@ -273,7 +295,22 @@ mod tests {
         ends.clear();
         assert_eq!(network.answer(&[&receive[..], &forever].concat()), [0], "the end");
         assert_eq!(network.answer(&[5, 0, 0, 0, 0]), [0]);
-        assert_eq!(words(&network.answer(b"\x02\0\0\0\0x")).0, EBADF);
+        assert_eq!(words(&network.answer(b"\x02\0\0\0\0\0\0\0\0x")).0, EBADF);
+    }
+
+    #[test]
+    fn what_nobody_reads_is_sent_as_far_as_the_time_goes() {
+        let (mut network, _host, mut ends) = with(&[ToWorker::Dialled]);
+        connect(&mut network, b"a.test", None);
+        let body = vec![b'x'; 4 << 20];
+        let send = [&[2, 0, 0, 0, 0][..], &20u32.to_le_bytes(), &body].concat();
+        let answer = network.answer(&send);
+        let count = u32::from_le_bytes(answer[1..].try_into().unwrap()) as usize;
+        assert!(answer[0] == DONE && (1..body.len()).contains(&count), "{answer:?}");
+        assert_eq!(network.answer(&send), [LATE], "nothing more goes in");
+        let mut taken = vec![0; count];
+        ends[0].read_exact(&mut taken).unwrap();
+        assert_eq!(network.answer(&send)[0], DONE, "there is room again");
     }
 
     #[test]
@@ -289,12 +326,18 @@ mod tests {
     #[test]
     fn no_frame_is_too_short_or_too_long_to_be_answered() {
         let (mut network, _host, _ends) = with(&[]);
-        for frame in
-            [&b""[..], b"\x07", b"\x01\x01", b"\x01\0\0\0\xff\xff\xff\xffa", b"\x03\0\0\0\0", b"\x06\0\0"]
-        {
+        for frame in [
+            &b""[..],
+            b"\x07",
+            b"\x01\x01",
+            b"\x01\0\0\0\xff\xff\xff\xffa",
+            b"\x03\0\0\0\0",
+            b"\x06\0\0",
+            b"\x02\0\0\0\0x",
+        ] {
             assert_eq!(words(&network.answer(frame)).0, EINVAL, "{frame:?}");
         }
-        for frame in [&b"\x02\xff\xff\xff\xff"[..], b"\x04\x01\0\0\0", b"\x06\0\0\0\0\x09\0\0\0"] {
+        for frame in [&b"\x02\xff\xff\xff\xff\0\0\0\0"[..], b"\x04\x01\0\0\0", b"\x06\0\0\0\0\x09\0\0\0"] {
             assert_eq!(words(&network.answer(frame)).0, EBADF, "{frame:?}");
         }
         assert_eq!(network.answer(&[5, 9, 9, 9, 9]), [0], "what isn't open is closed");
