@@ -125,6 +125,10 @@ impl Outlets for Unrecorded {
 struct UnrecordedOutlet(Arc<dyn Outlet>);
 
 impl Outlet for UnrecordedOutlet {
+    fn prepare(&self) {
+        self.0.prepare();
+    }
+
     fn authority(&self) -> &str {
         self.0.authority()
     }

@@ -3,8 +3,8 @@
 //! Whoever makes outlets decides with [`egress`](crate::egress) what goes through them; this is what passes
 //! between that and the others:
 //!
-//! 1. The engine opens an [`Outlet`] for a grant ([`Outlets::open`]) and gives it to the backend, which has the
-//!    sandbox trust its [`authority`](Outlet::authority) and hands over its [`Doors`].
+//! 1. The engine opens an [`Outlet`] for a grant ([`Outlets::open`]) and gives it to the backend, which has it
+//!    get ready ([`Outlet::prepare`]), the sandbox trust its [`authority`](Outlet::authority) and hands over its [`Doors`].
 //!    A sandbox without sockets has no doors: its backend hands in each connection that a program asks for
 //!    ([`Outlet::connect`]).
 //! 2. When a run gets the sandbox, [`Outlet::record`] says where its events go. Until then nothing goes through.
@@ -43,6 +43,10 @@ pub trait Outlets: Send + Sync {
 
 /// A sandbox's only way out.
 pub trait Outlet: Send + Sync {
+    /// Says that its authority will be asked for and doors be handed over: what takes time can begin, beside whatever
+    /// the caller does. Nothing depends on it.
+    fn prepare(&self);
+
     /// The certificate of this sandbox's own authority, in PEM, which everything inside has to trust. Empty where
     /// there is none, and so nothing to trust.
     fn authority(&self) -> &str;
@@ -168,6 +172,8 @@ impl Outlets for Closed {
 }
 
 impl Outlet for Closed {
+    fn prepare(&self) {}
+
     fn authority(&self) -> &str {
         ""
     }

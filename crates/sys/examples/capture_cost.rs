@@ -20,17 +20,18 @@ const PAUSE: Duration = Duration::from_millis(100);
 fn main() {
     let capture = Capture::new(&capture::probe().unwrap(), &[]);
     let held = std::env::args().nth(1).is_some_and(|word| word == "held").then(|| {
-        let launched = launch(capture.steps()).spawn().unwrap();
-        let doors = capture.doors(&launched).unwrap();
+        let launched = launch(all_steps(&capture)).spawn().unwrap();
+        let table = capture.load(&launched).unwrap();
+        let doors = capture.doors(&launched, table).unwrap();
         (launched, doors)
     });
     let [mut without, mut with, mut cpu_without, mut cpu_with] = [const { vec![] }; 4];
     let mut parts = vec![vec![]; PARTS.len()];
     for _ in 0..ROUNDS {
-        let (took, cpu) = start(vec![Step::Loopback]);
+        let (took, cpu) = start(None);
         without.push(took.as_micros());
         cpu_without.push(cpu.as_micros());
-        let (took, cpu) = start(capture.steps());
+        let (took, cpu) = start(Some(&capture));
         with.push(took.as_micros());
         cpu_with.push(cpu.as_micros());
         for (all, part) in parts.iter_mut().zip(start_in_parts(&capture)) {
@@ -57,12 +58,15 @@ fn show(name: &str, mut all: Vec<u128>) {
 
 /// From the clone to the end of the steps, and the processor time of the child till then, which tells more where
 /// others are at work.
-fn start(mut steps: Vec<Step>) -> (Duration, Duration) {
-    let handed_over = steps.iter().filter(|step| hands_over(step)).count();
+fn start(capture: Option<&Capture>) -> (Duration, Duration) {
+    let mut steps = capture.map_or(vec![Step::Loopback], all_steps);
     steps.extend([MARK(), Step::Await]);
     let began = Instant::now();
     let mut launched = launch(steps).spawn().unwrap();
-    let kept: Vec<_> = (0..handed_over).map(|_| launched.handed_over().unwrap()).collect();
+    let kept = capture.map(|capture| {
+        let table = capture.load(&launched).unwrap();
+        capture.doors(&launched, table).unwrap()
+    });
     at_the_mark(&launched);
     let took = began.elapsed();
     launched.kill().unwrap();
@@ -72,32 +76,38 @@ fn start(mut steps: Vec<Step>) -> (Duration, Duration) {
     (took, cpu)
 }
 
-/// How long each part takes from its being told to begin.
+fn all_steps(capture: &Capture) -> Vec<Step> {
+    [capture.first_steps(), capture.steps()].concat()
+}
+
+/// How long each part takes from its being told to begin; the table, beside which a launch goes on, by itself.
 fn start_in_parts(capture: &Capture) -> [Duration; PARTS.len()] {
-    let mut ours = capture.steps();
-    let sockets = ours.split_off(2);
-    let [routes, table] = ours.try_into().unwrap();
-    let parts = [vec![], vec![Step::Loopback], vec![routes], vec![table], sockets];
+    let mut routes = capture.steps();
+    let sockets = routes.split_off(1);
+    let parts = [vec![], vec![Step::Loopback], routes, sockets];
     let handed_over = parts.each_ref().map(|part| part.iter().filter(|step| hands_over(step)).count());
     let steps = parts.into_iter().flat_map(|part| [vec![Step::Await], part, vec![MARK()]].concat());
-    let launched = launch([MARK()].into_iter().chain(steps).collect()).spawn().unwrap();
+    let first = capture.first_steps().into_iter().chain([MARK()]);
+    let launched = launch(first.chain(steps).collect()).spawn().unwrap();
+    let began = Instant::now();
+    let table = capture.load(&launched).unwrap();
+    let loading = began.elapsed();
     at_the_mark(&launched);
     let mut kept = vec![];
-    let took = handed_over.map(|count| {
+    let [nothing, loopback, routes, sockets] = handed_over.map(|count| {
         let began = Instant::now();
         launched.go_on().unwrap();
         kept.extend((0..count).map(|_| launched.handed_over().unwrap()));
         at_the_mark(&launched);
         began.elapsed()
     });
-    drop((launched, kept));
+    drop((launched, kept, table));
     std::thread::sleep(PAUSE);
-    took
+    [nothing, loopback, routes, loading, sockets]
 }
 
-/// The table's socket is handed over too.
 fn hands_over(step: &Step) -> bool {
-    matches!(step, Step::Door(_)) || step.to_string().contains("table")
+    matches!(step, Step::Door(_))
 }
 
 /// Hands something over, so that it is seen when the steps come by.

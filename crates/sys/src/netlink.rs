@@ -32,8 +32,6 @@ pub struct Request {
     pub(crate) bytes: Vec<u8>,
     /// The number of the message whose acknowledgement is the last word.
     pub(crate) last: u32,
-    /// Whether the socket is given to the parent afterwards.
-    pub(crate) handed_over: bool,
 }
 
 impl fmt::Display for Request {
@@ -89,7 +87,7 @@ impl Messages {
 
     /// The request that they make.
     pub(crate) fn request(self, bus: Bus, purpose: &'static str) -> Request {
-        Request { bus, purpose, bytes: self.bytes, last: self.last, handed_over: false }
+        Request { bus, purpose, bytes: self.bytes, last: self.last }
     }
 }
 

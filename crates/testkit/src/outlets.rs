@@ -120,6 +120,8 @@ impl ScriptedOutlet {
 }
 
 impl Outlet for ScriptedOutlet {
+    fn prepare(&self) {}
+
     fn authority(&self) -> &str {
         AUTHORITY
     }

@@ -16,7 +16,7 @@ use cofferdam_core::outlet::Outlet;
 use cofferdam_core::policy::Limits;
 use cofferdam_core::request::Variable;
 use cofferdam_core::weaken::stop_at;
-use cofferdam_sys::capture::Capture;
+use cofferdam_sys::capture::{Capture, Table};
 use cofferdam_sys::cgroup::{Ceilings, Controller, Group};
 use cofferdam_sys::landlock::Ruleset;
 use cofferdam_sys::launch::{Ids, Launch, Launched, Layers, Resource};
@@ -85,6 +85,8 @@ pub(super) async fn open(
     fittings: &Fittings,
     outlet: Option<Arc<dyn Outlet>>,
 ) -> Result<ContainerSession, BackendError> {
+    let reach = reach(host, grant, outlet);
+    reach.prepare();
     let ids = RunIds::take().map_err(BackendError::host("reserve user ids in /run/cofferdam"))?;
     stop_at("ids-reserved");
     let limits = grant.limits();
@@ -93,7 +95,6 @@ pub(super) async fn open(
     stop_at("cgroups-made");
     let oom = group.oom_event().map_err(of_cgroup)?.map(watch).transpose()?;
     let (ids_of_run, pids) = (ids.ids(), ceilings.pids);
-    let reach = reach(host, grant, outlet);
     let trust = reach.trust(grant.network());
     let start = Start {
         host,
@@ -110,12 +111,13 @@ pub(super) async fn open(
         Err(Failed::MostlyOf(owner)) => start.with_owner(Some(owner)),
         result => result,
     };
-    let Started { launched, control, terminals, base, cores } = started.map_err(|failed| match failed {
-        Failed::Backend(error) => error,
-        Failed::MostlyOf(_) => {
-            BackendError::host("see whose the workspace is")(io::ErrorKind::ResourceBusy.into())
-        }
-    })?;
+    let Started { launched, control, table, terminals, base, cores } =
+        started.map_err(|failed| match failed {
+            Failed::Backend(error) => error,
+            Failed::MostlyOf(_) => {
+                BackendError::host("see whose the workspace is")(io::ErrorKind::ResourceBusy.into())
+            }
+        })?;
     let ended = launched.pidfd().try_clone_to_owned().map_err(BackendError::host("watch the sandbox"))?;
     let agent = Agent::new(control).map_err(BackendError::host("open the control socket"))?;
     Ok(ContainerSession {
@@ -126,7 +128,7 @@ pub(super) async fn open(
         launched,
         memory_bytes: limits.memory_bytes,
         halted: None,
-        reach,
+        reach: reach.with_table(table),
         changed: None,
         writable: None,
         terminals,
@@ -171,6 +173,7 @@ struct Start<'a> {
 struct Started {
     launched: Launched,
     control: UnixStream,
+    table: Option<Table>,
     terminals: Option<OwnedFd>,
     base: Base,
     cores: Cores,
@@ -227,13 +230,23 @@ impl Start<'_> {
             fds: vec![theirs.into()],
         };
         let mut launched = weakened::launch(launch).spawn().map_err(of_launch)?;
+        let table = match self.captured.map(|capture| capture.load(&launched)).transpose() {
+            Ok(table) => table.flatten(),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(explained(&mut launched, error).into());
+            }
+            Err(error) => {
+                let _ = launched.kill(); // dropped, it would be too; nothing of its own has begun
+                return Err(BackendError::host("load the table that captures connections")(error).into());
+            }
+        };
         let terminals = if terminal {
             Some(launched.handed_over().map_err(|error| explained(&mut launched, error))?)
         } else {
             None
         };
         let base = base(&mut launched, files, self.ids)?;
-        Ok(Started { launched, control, terminals, base, cores })
+        Ok(Started { launched, control, table, terminals, base, cores })
     }
 }
 

@@ -15,7 +15,7 @@ use cofferdam_core::backend::BackendError;
 use cofferdam_core::outlet::{self, Outlet};
 use cofferdam_core::policy::NetworkRule;
 use cofferdam_core::request::Variable;
-use cofferdam_sys::capture::{self, Capture, Support, Why};
+use cofferdam_sys::capture::{self, Capture, Support, Table, Why};
 use cofferdam_sys::launch::Launched;
 use cofferdam_sys::process;
 
@@ -63,8 +63,8 @@ const ADD: [&str; 2] = ["DENO_CERT", "NODE_EXTRA_CA_CERTS"];
 pub(super) struct Trust {
     /// The certificate of its own authority.
     pub(super) authority: String,
-    /// That and the host's.
-    pub(super) bundle: String,
+    /// The host's, and how many bytes that has; none where it trusts nobody.
+    pub(super) system: Option<(PathBuf, usize)>,
     /// The system's bundles that are there, over which that is shown.
     pub(super) over: Vec<PathBuf>,
     /// Java's store with it, and where that is.
@@ -79,12 +79,10 @@ impl Trust {
             return None;
         }
         let over: Vec<_> = SYSTEM_BUNDLES.iter().map(PathBuf::from).filter(|path| path.is_file()).collect();
-        // A host without certificates trusts nobody; inside it is the authority alone.
-        let system = over.first().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-        let between = if system.is_empty() || system.ends_with('\n') { "" } else { "\n" };
-        let bundle = [&system, between, authority].concat();
+        let length = |path: &PathBuf| usize::try_from(fs::metadata(path).ok()?.len()).ok();
+        let system = over.first().and_then(|path| Some((path.clone(), length(path)?)));
         let java = java.then(|| java::with(authority)).flatten();
-        Some(Trust { authority: authority.to_owned(), bundle, over, java })
+        Some(Trust { authority: authority.to_owned(), system, over, java })
     }
 
     /// Variables by which programs find what is trusted that don't look where the system has it.
@@ -99,6 +97,8 @@ impl Trust {
 pub(super) struct Reach {
     /// None where nothing is captured: nothing leads out of the sandbox then.
     captured: Option<(Capture, Arc<dyn Outlet>)>,
+    /// What counts, once it is loaded.
+    table: Option<Table>,
 }
 
 impl std::fmt::Debug for Reach {
@@ -113,17 +113,29 @@ impl Reach {
     /// A way out for what this kernel captures.
     pub(super) fn new(support: &Support, rules: &[NetworkRule], outlet: Arc<dyn Outlet>) -> Reach {
         let listed: Vec<_> = rules.iter().flat_map(|rule| rule.ports.iter().copied()).collect();
-        Reach { captured: Some((Capture::new(support, &listed), outlet)) }
+        Reach { captured: Some((Capture::new(support, &listed), outlet)), table: None }
     }
 
     /// No way out.
     pub(super) fn nowhere() -> Reach {
-        Reach { captured: None }
+        Reach { captured: None, table: None }
     }
 
     /// What the launch has to set up.
     pub(super) fn capture(&self) -> Option<&Capture> {
         self.captured.as_ref().map(|(capture, _)| capture)
+    }
+
+    /// Has the way out begin with what takes it time.
+    pub(super) fn prepare(&self) {
+        if let Some((_, outlet)) = &self.captured {
+            outlet.prepare();
+        }
+    }
+
+    /// Keeps what was loaded until the doors are handed over.
+    pub(super) fn with_table(self, table: Option<Table>) -> Reach {
+        Reach { table, ..self }
     }
 
     /// What programs have to trust, where these rules say what is let out.
@@ -144,7 +156,7 @@ impl Reach {
     /// [`BackendError::Gone`] if the sandbox never was set up; [`BackendError::Outlet`] if the way out can't use them.
     pub(super) fn hand_over(&mut self, launched: &Launched) -> Result<(), BackendError> {
         let Some((capture, outlet)) = self.captured.take() else { return Ok(()) };
-        let doors = capture.doors(launched).map_err(|error| match error.kind() {
+        let doors = capture.doors(launched, self.table.take()).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => BackendError::Gone,
             _ => BackendError::host("take over what the sandbox listens on")(error),
         })?;
@@ -196,10 +208,8 @@ mod tests {
         let ours = "-----BEGIN CERTIFICATE-----\nb3Vycw==\n-----END CERTIFICATE-----\n";
         let trust = Trust::of(ours, false).unwrap();
         assert_eq!(trust.authority, ours);
-        assert!(trust.bundle.ends_with(ours));
-        for path in &trust.over {
-            let host = fs::read_to_string(path).unwrap();
-            assert!(trust.bundle.starts_with(&host) || trust.over[0] != *path);
+        if let Some((path, length)) = &trust.system {
+            assert!(*path == trust.over[0] && fs::read(path).unwrap().len() == *length);
         }
         assert!(Trust::of("", true).is_none());
         let value = |name: &str| {

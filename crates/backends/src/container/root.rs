@@ -99,11 +99,12 @@ impl<'a> Plan<'a> {
 }
 
 /// All steps for a sandbox. The folders that are handed over
-/// are, in this order and if they are needed: that of terminals, the one that the host fills, the one
+/// are, behind what the capture needs first, in this order and if they are needed: that of terminals, the one that the host fills, the one
 /// that holds what the program changed. Behind them comes what the capture hands over.
 pub(super) fn steps(plan: &Plan<'_>) -> Vec<Step> {
     let Plan { limits, cpu, files, terminal, disk, captured, trust } = *plan;
     let mut steps = Steps(Vec::with_capacity(160));
+    steps.0.extend(captured.iter().flat_map(|capture| capture.first_steps()));
     steps.host_usr();
     steps.etc(etc::entries(USER, captured.map(|_| NAME_SERVER)));
     steps.dev();
@@ -147,15 +148,18 @@ struct Made {
 }
 
 impl Made {
-    fn by(steps: &[Step]) -> Self {
+    fn file(&mut self, bytes: usize) {
         const PAGE_BYTES: u64 = 4096;
+        self.entries += 1;
+        self.bytes += (bytes as u64).next_multiple_of(PAGE_BYTES);
+    }
+
+    fn by(steps: &[Step]) -> Self {
         let mut made = Made { bytes: 0, entries: 2 }; // the file system's own folder, and the root in it
         for step in steps {
             match step {
-                Step::File { bytes, .. } => {
-                    made.entries += 1;
-                    made.bytes += (bytes.len() as u64).next_multiple_of(PAGE_BYTES);
-                }
+                Step::File { bytes, .. } => made.file(bytes.len()),
+                Step::Extended { length, bytes, .. } => made.file(length + bytes.len()),
                 Step::Folder { .. } | Step::Link { .. } => made.entries += 1,
                 _ => {}
             }
@@ -463,7 +467,16 @@ impl Steps {
     fn trust(&mut self, trust: &Trust) {
         let [bundle, authority] = [BUNDLE, AUTHORITY].map(|path| path.trim_start_matches('/'));
         self.folder("run/trust");
-        self.file(bundle, &trust.bundle);
+        match &trust.system {
+            Some((system, length)) => self.push(Step::Extended {
+                beginning: path(&[&system.to_string_lossy()]),
+                length: *length,
+                // The host's file may end without one.
+                bytes: [b"\n", trust.authority.as_bytes()].concat(),
+                path: path(&[bundle]),
+            }),
+            None => self.file(bundle, &trust.authority),
+        }
         self.file(authority, &trust.authority);
         if let Some((place, store)) = &trust.java {
             let made = "run/trust/java";

@@ -13,10 +13,10 @@ use cofferdam_sys::addresses;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::Settings;
 use super::ledger::{Entry, Ledger};
 use super::process::Proxy;
 use super::way::{Asked, Session, Way};
+use super::{Made, Settings};
 use crate::control::{DoorKind, Frame, FromProxy, Report, Terms, ToProxy, VERSION};
 
 /// How long the proxy may take until it is ready, and to cut what it serves.
@@ -24,12 +24,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is asked of the thread.
 pub(super) enum Command {
-    Open { number: u64, way: Box<Way> },
-    Attach { number: u64, table: Option<OwnedFd> },
-    Connect { number: u64, asked: Asked },
-    Record { number: u64, run: RunId, sink: Arc<dyn Sink> },
-    Cut { number: u64, answer: oneshot::Sender<Cut> },
-    Drop { number: u64 },
+    /// Make an authority that will be asked for.
+    Prepare {
+        authority: Arc<Made>,
+        name: String,
+    },
+    Open {
+        number: u64,
+        way: Box<Way>,
+    },
+    Attach {
+        number: u64,
+        table: Option<OwnedFd>,
+    },
+    Connect {
+        number: u64,
+        asked: Asked,
+    },
+    Record {
+        number: u64,
+        run: RunId,
+        sink: Arc<dyn Sink>,
+    },
+    Cut {
+        number: u64,
+        answer: oneshot::Sender<Cut>,
+    },
+    Drop {
+        number: u64,
+    },
 }
 
 /// A number for an outlet, which no other has.
@@ -113,6 +136,9 @@ async fn said(running: &mut Option<Running>) -> Option<FromProxy> {
 impl Serving {
     fn told(&mut self, command: Command) {
         match command {
+            Command::Prepare { authority, name } => {
+                authority.get(&name);
+            }
             Command::Open { number, way } => {
                 self.ways.insert(number, *way);
             }

@@ -88,7 +88,7 @@ impl Outlets {
         Arc::new(Outlet {
             number: host::next_number(),
             name: format!("Cofferdam {run}"),
-            authority: OnceLock::new(),
+            authority: Arc::default(),
             hosts: self.0.clone(),
             host: OnceLock::new(),
             doors: Arc::default(),
@@ -125,8 +125,7 @@ impl outlet::Outlets for Outlets {
 pub struct Outlet {
     number: u64,
     name: String,
-    /// None where it couldn't be made.
-    authority: OnceLock<Option<Arc<Authority>>>,
+    authority: Arc<Made>,
     hosts: Arc<Hosts>,
     host: OnceLock<mpsc::UnboundedSender<Command>>,
     doors: Arc<DoorSet>,
@@ -155,17 +154,13 @@ impl Outlet {
         }
     }
 
-    fn made(&self) -> Option<&Arc<Authority>> {
-        self.authority.get_or_init(|| Authority::new(&self.name).ok().map(Arc::new)).as_ref()
-    }
-
     /// Has the thread know of it, the first time.
     fn begin(&self) -> Result<(), OutletError> {
         let no_authority = || OutletError {
             action: "make an authority for the sandbox",
             source: io::Error::other("there is no randomness"),
         };
-        let authority = self.made().ok_or_else(no_authority)?.clone();
+        let authority = self.authority.get(&self.name).ok_or_else(no_authority)?.clone();
         let host = self.hosts.running()?;
         let mut unattached = self.unattached();
         let Some(Unattached { rules, limits, record }) = unattached.take() else { return Ok(()) };
@@ -183,9 +178,27 @@ impl Outlet {
     }
 }
 
+/// An authority, made by whoever needs it first; none where it couldn't be.
+#[derive(Debug, Default)]
+struct Made(OnceLock<Option<Arc<Authority>>>);
+
+impl Made {
+    /// It, under this name. Waits for whoever is making it.
+    fn get(&self, name: &str) -> Option<&Arc<Authority>> {
+        self.0.get_or_init(|| Authority::new(name).ok().map(Arc::new)).as_ref()
+    }
+}
+
 impl outlet::Outlet for Outlet {
+    fn prepare(&self) {
+        if let Ok(host) = self.hosts.running() {
+            let _ =
+                host.send(Command::Prepare { authority: self.authority.clone(), name: self.name.clone() });
+        }
+    }
+
     fn authority(&self) -> &str {
-        self.made().map_or("", |authority| authority.certificate())
+        self.authority.get(&self.name).map_or("", |authority| authority.certificate())
     }
 
     fn attach(&self, doors: Doors) -> Result<(), OutletError> {

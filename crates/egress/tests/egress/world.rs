@@ -195,7 +195,8 @@ impl Sandbox {
         let (control, theirs) = fdpass::pair().unwrap();
         let capture = Capture::new(&capture::probe().unwrap(), &[]);
         let launched = launch(&capture, theirs).spawn().unwrap();
-        let doors = capture.doors(&launched).unwrap();
+        let table = capture.load(&launched).unwrap();
+        let doors = capture.doors(&launched, table).unwrap();
         outlet
             .attach(Doors {
                 tcp: doors.tcp.into_iter().map(Into::into).collect(),
@@ -283,7 +284,7 @@ fn launch(capture: &Capture, control: UnixStream) -> Launch {
         born_in: None,
         ids: Ids { inside: 1000, outside: some, group_outside: some, root_outside: Some(some + 1) },
         mounts: vec![],
-        steps: capture.steps(),
+        steps: [capture.first_steps(), capture.steps()].concat(),
         cores: vec![],
         rlimits: vec![],
         landlock: None,

@@ -85,30 +85,42 @@ impl Capture {
         Capture { ipv6: support.ipv6.is_ok(), listed: support.every_port.is_err().then(listed) }
     }
 
-    /// What the child of a launch does, to go in one piece among [`Launch::steps`](crate::launch::Launch);
+    /// What the child of a launch does before anything that hands something over: it lets the parent begin.
+    #[must_use]
+    pub fn first_steps(&self) -> Vec<Step> {
+        if self.listed.is_none() { vec![Step::Nftables] } else { vec![] }
+    }
+
+    /// Does the parent's part, beside which the child goes on: loading the table takes the kernel as long as a fifth
+    /// of a start. To be called once, when nothing was taken from [`Launched::handed_over`].
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the set-up failed before: [`Launched::failure`] says which step. Else what the kernel said.
+    pub fn load(&self, launched: &Launched) -> io::Result<Option<Table>> {
+        if self.listed.is_some() {
+            return Ok(None);
+        }
+        Table::load(launched.handed_over()?).map(Some)
+    }
+
+    /// What the child of a launch does then, to go in one piece among [`Launch::steps`](crate::launch::Launch);
     /// it brings up the loopback interface too.
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
-        let mut steps = vec![Step::Network(routes::request(self.ipv6))];
-        if self.listed.is_none() {
-            steps.push(Step::Network(table::request()));
-        }
-        steps.extend(self.tcp_doors().chain(self.dns_doors()).chain([PROXY_DOOR]).map(Step::Door));
-        steps
+        let doors = self.tcp_doors().chain(self.dns_doors()).chain([PROXY_DOOR]).map(Step::Door);
+        [Step::Network(routes::request(self.ipv6))].into_iter().chain(doors).collect()
     }
 
-    /// Takes what the steps hand over. To be called once, when everything before them was taken from
+    /// Takes what [`steps`](Capture::steps) hand over. To be called once, when everything before them was taken from
     /// [`Launched::handed_over`] and nothing after them. Blocks until they are done.
     ///
     /// # Errors
     ///
     /// `UnexpectedEof` if the set-up failed before: [`Launched::failure`] says which step.
-    pub fn doors(&self, launched: &Launched) -> io::Result<Doors> {
+    pub fn doors(&self, launched: &Launched, table: Option<Table>) -> io::Result<Doors> {
         Ok(Doors {
-            table: match self.listed {
-                None => Some(launched.handed_over()?.into()),
-                Some(_) => None,
-            },
+            table,
             tcp: self.tcp_doors().map(|_| Ok(launched.handed_over()?.into())).collect::<io::Result<_>>()?,
             dns: self.dns_doors().map(|_| Ok(launched.handed_over()?.into())).collect::<io::Result<_>>()?,
             proxy: launched.handed_over()?.into(),
@@ -190,14 +202,15 @@ mod tests {
     }
 
     fn words(capture: &Capture) -> Vec<String> {
-        capture.steps().iter().map(ToString::to_string).collect()
+        let steps = [capture.first_steps(), capture.steps()].concat();
+        steps.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn each_step_has_words_of_its_own() {
         let expected = [
+            "open nftables for the host",
             "make every address lead to the loopback interface",
-            "load the table that captures connections",
             "listen at TCP 127.0.0.1:1021",
             "listen at TCP [::1]:1021",
             "listen at UDP 0.0.0.0:53",

@@ -89,8 +89,7 @@ struct Trial {
 
 impl Trial {
     fn run() -> io::Result<Trial> {
-        let table = Request { handed_over: false, ..table::request() };
-        let requests = [routes::request(false), routes::ipv6_alone(), table];
+        let requests = [routes::request(false), routes::ipv6_alone(), table::request()];
         let (report, child_report) = fd::pipe()?;
         let (exchange, child_exchange) = fdpass::pair()?;
         // A handler of ours must not run in the child, where it would act on what is shared.
@@ -137,7 +136,7 @@ fn read_report(mut report: File) -> io::Result<[i32; 3]> {
 fn attempt(requests: &[Request; 3], report: RawFd, exchange: RawFd) -> std::convert::Infallible {
     let mut bytes = [0u8; 12];
     for (request, errno) in requests.iter().zip(bytes.chunks_exact_mut(4)) {
-        if let Err(child::Errno(number)) = network::configure(request, exchange) {
+        if let Err(child::Errno(number)) = network::configure(request) {
             errno.copy_from_slice(&number.to_ne_bytes());
         }
     }

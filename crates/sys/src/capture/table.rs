@@ -99,8 +99,7 @@ pub(super) fn request() -> Request {
         chain.rules.iter().for_each(|rule| add_rule(&mut batch, chain.name, rule));
     }
     boundary(&mut batch, NFNL_MSG_BATCH_END);
-    let purpose = "load the table that captures connections";
-    Request { handed_over: true, ..batch.request(Bus::Netfilter, purpose) }
+    batch.request(Bus::Netfilter, "load the table that captures connections")
 }
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
@@ -305,6 +304,9 @@ fn reject(list: &mut Attributes<'_>) {
     });
 }
 
+/// Of an error it is enough to have its number.
+const LARGER_THAN_ANY_ANSWER: usize = 4096;
+
 /// The table as it counts, for as long as this is open, even when the sandbox is gone.
 #[derive(Debug)]
 pub struct Table(File);
@@ -337,6 +339,25 @@ impl AsFd for Table {
 }
 
 impl Table {
+    /// Loads it through a socket to the nftables of a namespace.
+    pub(super) fn load(socket: OwnedFd) -> io::Result<Table> {
+        let mut table = Table::from(socket);
+        let request = request();
+        table.0.write_all(&request.bytes)?;
+        let mut answer = [0; LARGER_THAN_ANY_ANSWER];
+        loop {
+            // The kernel has answered before the call returned with which it was asked.
+            let length = table.0.read(&mut answer)?;
+            for reply in netlink::replies(&answer[..length]) {
+                match reply.errno() {
+                    Some(0) if reply.number == request.last => return Ok(table),
+                    Some(0) | None => {}
+                    Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                }
+            }
+        }
+    }
+
     /// Asks the kernel for both counts. Two system calls each, about ten microseconds.
     ///
     /// # Errors
@@ -348,7 +369,6 @@ impl Table {
     }
 
     fn counter(&mut self, name: &str) -> io::Result<u64> {
-        const LARGER_THAN_ANY_ANSWER: usize = 4096;
         let mut question = Messages::default();
         let kind = NFNL_SUBSYS_NFTABLES << 8 | libc::NFT_MSG_GETOBJ as u16;
         let head = head(libc::NFPROTO_INET, 0);

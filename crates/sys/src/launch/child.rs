@@ -237,7 +237,10 @@ fn take(step: &Step, launch: &Launch, exchange: RawFd) -> Done {
         }
         Step::Cover { source, target, read_only } => cover(source, target, *read_only),
         Step::Door(door) => network::open_door(*door, exchange),
-        Step::File { path, bytes } => write_file(path, bytes),
+        Step::Extended { beginning, length, bytes, path } => {
+            write_file(path, bytes, |file| copy(beginning, *length, file))
+        }
+        Step::File { path, bytes } => write_file(path, bytes, |_| Ok(())),
         Step::Folder { path, mode, owned } => make_folder(path, *mode, owned.then_some(launch.ids.inside)),
         Step::HandOver { path } => hand_over(path, exchange),
         Step::Hostname(name) => {
@@ -254,7 +257,8 @@ fn take(step: &Step, launch: &Launch, exchange: RawFd) -> Done {
         Step::Mount { kind, target, flags, options } => {
             mount(Some(kind), target, Some(kind), flags.for_mount(), Some(options))
         }
-        Step::Network(request) => network::configure(request, exchange),
+        Step::Network(request) => network::configure(request),
+        Step::Nftables => network::hand_over_nftables(exchange),
         Step::NewRoot { over, options } => {
             let flags = MountFlags::PLAIN.for_mount();
             mount(Some(c"sandbox"), over, Some(c"tmpfs"), flags, Some(options))?;
@@ -365,16 +369,37 @@ fn set_attributes(target: &CStr, set: MountFlags, recursive: bool) -> Done {
     .map(drop)
 }
 
-fn write_file(path: &CStr, bytes: &[u8]) -> Done {
+/// Makes a file that holds what `begin` writes, and then `bytes`.
+fn write_file(path: &CStr, bytes: &[u8], begin: impl FnOnce(RawFd) -> Done) -> Done {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     // SAFETY: the path is a live string; the buffer has the stated length; the descriptor is closed
     // once and used by nobody else.
     unsafe {
         let fd = call(|| libc::c_long::from(libc::open(path.as_ptr(), flags, 0o644)))? as RawFd;
+        begin(fd)?;
         let mut rest = bytes;
         while !rest.is_empty() {
             let wrote = call(|| libc::write(fd, rest.as_ptr().cast(), rest.len()) as libc::c_long)?;
             rest = rest.get(wrote as usize..).unwrap_or_default();
+        }
+        libc::close(fd);
+    }
+    Ok(())
+}
+
+/// Copies the first bytes of a file, or all where it has fewer.
+fn copy(from: &CStr, length: usize, to: RawFd) -> Done {
+    // SAFETY: the path is a live string; the descriptor is closed once and used by nobody else; where to begin is
+    // the descriptor's own.
+    unsafe {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let fd = call(|| libc::c_long::from(libc::open(from.as_ptr(), flags)))? as RawFd;
+        let mut left = length;
+        while left > 0 {
+            match call(|| libc::sendfile(to, fd, std::ptr::null_mut(), left) as libc::c_long)? as usize {
+                0 => break,
+                count => left = left.saturating_sub(count),
+            }
         }
         libc::close(fd);
     }

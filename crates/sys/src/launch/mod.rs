@@ -137,6 +137,17 @@ pub enum Step {
         /// What it holds.
         bytes: Vec<u8>,
     },
+    /// Write a small file that begins as one of the host's that everybody can read.
+    Extended {
+        /// The host's file.
+        beginning: CString,
+        /// How much of it is taken, in bytes.
+        length: usize,
+        /// What follows it.
+        bytes: Vec<u8>,
+        /// Where.
+        path: CString,
+    },
     /// Make a folder.
     Folder {
         /// Where.
@@ -176,6 +187,10 @@ pub enum Step {
     },
     /// Set up the network namespace. Part of [`Capture::steps`](crate::capture::Capture::steps).
     Network(Request),
+    /// Make a socket to the nftables of the network namespace and give it to the parent
+    /// ([`Launched::handed_over`]), which loads a table through it. Part of
+    /// [`Capture::first_steps`](crate::capture::Capture::first_steps).
+    Nftables,
     /// Mount a tmpfs over a folder of the host, make the new root in it and enter that.
     NewRoot {
         /// The folder, which is hidden in the new namespace alone.
@@ -334,7 +349,7 @@ impl fmt::Display for Step {
             }
             Step::Cover { target, .. } => write!(f, "hide /{}", show(target)),
             Step::Door(door) => write!(f, "listen at {door}"),
-            Step::File { path, .. } => write!(f, "write /{}", show(path)),
+            Step::Extended { path, .. } | Step::File { path, .. } => write!(f, "write /{}", show(path)),
             Step::Folder { path, .. } => write!(f, "make the folder /{}", show(path)),
             Step::HandOver { path } => write!(f, "hand over /{}", show(path)),
             Step::Hostname(_) => write!(f, "set the host name"),
@@ -344,6 +359,7 @@ impl fmt::Display for Step {
                 write!(f, "mount {} on /{}", show(kind), show(target))
             }
             Step::Network(request) => write!(f, "{request}"),
+            Step::Nftables => f.write_str("open nftables for the host"),
             Step::NewRoot { over, .. } => write!(f, "mount the new root over {}", show(over)),
             Step::Pivot => write!(f, "change the root"),
         }

@@ -36,8 +36,9 @@ impl Sandbox {
     pub(crate) fn with(capture: &Capture) -> Self {
         let (ours, theirs) = fdpass::pair().unwrap();
         ours.set_read_timeout(Some(4 * PATIENCE)).unwrap();
-        let mut launched = launch(capture.steps(), theirs).spawn().unwrap();
-        match capture.doors(&launched) {
+        let steps = [capture.first_steps(), capture.steps()].concat();
+        let mut launched = launch(steps, theirs).spawn().unwrap();
+        match capture.load(&launched).and_then(|table| capture.doors(&launched, table)) {
             Ok(doors) => Sandbox { launched, doors, orders: BufReader::new(ours) },
             Err(error) => panic!("{error}: {:?}", launched.failure()),
         }

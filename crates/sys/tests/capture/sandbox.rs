@@ -249,6 +249,6 @@ fn a_step_that_fails_is_named() {
     let twice = |count: usize| [&steps[..count], &steps[count - 1..count]].concat();
     let routes = failed(twice(1));
     assert!(routes.starts_with("could not make every address lead to the loopback interface: "), "{routes}");
-    let door = failed(twice(3));
+    let door = failed(twice(2));
     assert!(door.starts_with("could not listen at TCP 127.0.0.1:1021: Address already in use"), "{door}");
 }

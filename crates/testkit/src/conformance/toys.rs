@@ -321,6 +321,10 @@ impl Backend for Toy {
 struct Shut(Arc<dyn Outlet>);
 
 impl Outlet for Shut {
+    fn prepare(&self) {
+        self.0.prepare();
+    }
+
     fn authority(&self) -> &str {
         self.0.authority()
     }

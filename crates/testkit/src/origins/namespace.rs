@@ -56,7 +56,7 @@ fn everywhere(port: u16, ipv6: bool) -> impl Iterator<Item = SocketAddr> {
 type Sockets = (Vec<TcpListener>, Vec<(u16, DnsSocket)>);
 
 fn sockets(holder: &Launched, capture: &Capture, udp: &[SocketAddr]) -> io::Result<Sockets> {
-    let doors = capture.doors(holder)?;
+    let doors = capture.doors(holder, None)?;
     let mut sockets: Vec<_> = doors.dns.into_iter().map(|socket| (DNS_PORT, socket)).collect();
     for address in udp {
         let socket: OwnedFd = holder.handed_over()?;

@@ -7,23 +7,29 @@ use cofferdam_core::weaken::{self, Control};
 
 use super::{Done, Errno, call, send_descriptor};
 use crate::capture::{Door, RawAddress};
-use crate::netlink::{self, Request};
+use crate::netlink::{self, Bus, Request};
 
 /// Connections that wait for the host to accept them; each holds memory of the kernel's. The next ones wait
 /// longer, and are tried again by the kernel.
 const WAITING_CONNECTIONS: libc::c_int = 256;
 
-/// Has the kernel do what a request says, and hands over the socket if that is wanted.
-pub(crate) fn configure(request: &Request, exchange: RawFd) -> Done {
+/// Has the kernel do what a request says.
+pub(crate) fn configure(request: &Request) -> Done {
     namespace_is_our_own()?;
     let socket = open(libc::AF_NETLINK, libc::SOCK_RAW, request.bus.number())?;
     let bytes = &request.bytes;
     // SAFETY: the pointer and the length describe live bytes.
     call(|| unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), 0) } as libc::c_long)?;
     acknowledged(socket, request.last)?;
-    if request.handed_over {
-        send_descriptor(socket, exchange)?;
-    }
+    close(socket);
+    Ok(())
+}
+
+/// Hands over a socket by which the host can load a table into this namespace.
+pub(super) fn hand_over_nftables(exchange: RawFd) -> Done {
+    namespace_is_our_own()?;
+    let socket = open(libc::AF_NETLINK, libc::SOCK_RAW, Bus::Netfilter.number())?;
+    send_descriptor(socket, exchange)?;
     close(socket);
     Ok(())
 }
@@ -73,10 +79,21 @@ pub(crate) fn listen(door: Door) -> Result<RawFd, Errno> {
     // SAFETY: the pointer and the length describe a live address.
     call(|| libc::c_long::from(unsafe { libc::bind(socket, raw.pointer(), raw.length()) }))?;
     if let Door::Tcp(_) = door {
+        without_pacing(socket);
         // SAFETY: takes numbers.
         call(|| libc::c_long::from(unsafe { libc::listen(socket, WAITING_CONNECTIONS) }))?;
     }
     Ok(socket)
+}
+
+/// Has what is accepted send as fast as it is read. It never leaves the machine, and where the host prefers a way of
+/// control that paces (BBR does), its timers take a tenth of a large answer's time. Reno is in every kernel; where it
+/// can't be had all the same, things go on as the host prefers: tcp(7), `TCP_CONGESTION`.
+fn without_pacing(socket: RawFd) {
+    const RENO: &[u8] = b"reno";
+    let (value, length) = (RENO.as_ptr().cast(), RENO.len() as libc::socklen_t);
+    // SAFETY: the pointer and the length describe a live name.
+    unsafe { libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, length) };
 }
 
 /// Has the kernel say with each datagram where it was sent to, and accept that as the source of an answer.
