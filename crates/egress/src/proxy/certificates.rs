@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_core::egress::Host;
-use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::ServerSessionMemoryCache;
+use rustls::{CipherSuite, ServerConfig};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -27,6 +28,14 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// What is offered to clients: RFC 7301, section 6.
 pub(crate) const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The usual cryptography, with AES of 128 bits preferred to 256: what is encrypted here never leaves the machine, and
+/// ten rounds instead of fourteen are a seventh less time for the whole of a large answer.
+fn provider() -> CryptoProvider {
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    provider
+}
 
 /// Certificates, and what makes them.
 pub(crate) struct Certificates {
@@ -70,11 +79,12 @@ impl Certificates {
     fn make(&self, host: &Host) -> Result<ServerConfig, AuthorityError> {
         let certificate = CertificateDer::from(self.signer.sign(host)?);
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.signer.key()));
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        let config = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_safe_default_protocol_versions()
             .and_then(|builder| builder.with_no_client_auth().with_single_cert(vec![certificate], key));
         let mut config = config.map_err(|error| AuthorityError::of(&error))?;
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+        config.ignore_client_order = true; // our own order is the faster one
         config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
         Ok(config)
     }

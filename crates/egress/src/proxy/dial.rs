@@ -9,9 +9,9 @@ use cofferdam_core::egress::{
     AddressDenied, Authority, CheckedAddress, Destination, Exhausted, Host, Terms, judge,
 };
 use cofferdam_core::policy::OWN_HOST;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use rustls::{AlertDescription, ClientConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -30,6 +30,10 @@ const TRIED: usize = 4;
 /// The most bytes that an operator's proxy may answer with before it connects.
 const PROXY_HEAD_BYTES: usize = 8 << 10;
 
+/// As many bytes of TLS are read at once: four records of the longest kind (RFC 8446, section 5.1). By itself the
+/// library that opens them reads a quarter of one.
+const READ_AHEAD: usize = 64 << 10;
+
 /// Why something permitted wasn't reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
@@ -43,6 +47,16 @@ pub(crate) enum DialError {
     Unreachable(io::Error),
     #[error("no TLS could be had: {0}")]
     Tls(io::Error),
+}
+
+impl DialError {
+    /// Whether the other end speaks none of the protocols that were offered: RFC 7301, section 3.2.
+    pub(crate) fn is_other_protocol(&self) -> bool {
+        let DialError::Tls(error) = self else { return false };
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let said = rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+        inner.is_some_and(|error| *error == said || *error == rustls::Error::NoApplicationProtocol)
+    }
 }
 
 /// A connection, and the address that it leads to.
@@ -158,12 +172,13 @@ pub(crate) async fn begin_tls(
     stream: Metered,
     host: &Host,
     config: &Arc<ClientConfig>,
-) -> Result<TlsStream<Metered>, DialError> {
+) -> Result<TlsStream<BufReader<Metered>>, DialError> {
     let name = match host {
         Host::Address(ip) => ServerName::from(*ip),
         Host::Name(name) => ServerName::try_from(name.as_str().to_owned())
             .map_err(|error| DialError::Tls(io::Error::other(error)))?,
     };
+    let stream = BufReader::with_capacity(READ_AHEAD, stream);
     let handshake = TlsConnector::from(config.clone()).connect(name, stream);
     match timeout(CONNECT, handshake).await {
         Ok(result) => {

@@ -35,7 +35,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use cofferdam_sys::{fd, jail, seccomp};
+use cofferdam_sys::{fd, jail, process, seccomp};
 use tokio::sync::mpsc;
 
 use crate::control::{DoorKind, Frame, Frames, FromProxy, Link, Node, Terms, ToProxy, VERSION, send_frame};
@@ -57,6 +57,9 @@ enum Failure {
     #[error(transparent)]
     Authority(#[from] crate::authority::AuthorityError),
 }
+
+/// How many free bytes the proxy's heap keeps: what a few connections at full speed take and give back all the time.
+const KEPT_HEAP: i32 = 2 << 20;
 
 /// What the process is for: serves the sandboxes of the host at the other end of standard input until that is
 /// closed. Returns the exit status.
@@ -81,6 +84,7 @@ fn serve(control: &UnixStream) -> Result<(), Failure> {
     let outside = Arc::new(Outside::new(node)?);
     // Before it is confined: where somebody else in the program uses signals, the runtime makes sockets for them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    process::keep_heap(KEPT_HEAP);
     jail::enter(user, &seccomp::proxy())?;
     send_frame(control, &FromProxy::Ready(VERSION).encode())?;
     runtime.block_on(async { obey(Link::new(control.try_clone()?)?, outside).await })

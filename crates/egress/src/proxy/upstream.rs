@@ -1,5 +1,8 @@
 //! Sends permitted requests to their origins, over connections that are kept.
 //!
+//! An origin is spoken to in the version that the program speaks, as without us; in HTTP/2 to a program's HTTP/1.1 if it
+//! speaks nothing else.
+//!
 //! Order: the address is judged; the host wrote down that the request goes there; it is dialled and has proved its
 //! name; then the request goes.
 
@@ -18,6 +21,7 @@ use tokio::io::copy_bidirectional;
 use tokio::time::Instant;
 
 use super::dial::{DialError, Dialled, allowed, begin_tls, dial, judge_address};
+use super::http::BODY_BYTES;
 use super::http::headers::{authority, join_cookies, take_off};
 use super::sandbox::{Sandbox, Within};
 use super::stream::{EndedBy, Stream};
@@ -51,7 +55,8 @@ struct Key {
     host: cofferdam_core::egress::Host,
     port: u16,
     has_tls: bool,
-    is_http2_only: bool,
+    /// Whether the program speaks HTTP/2.
+    is_http2: bool,
 }
 
 /// Connections that are kept.
@@ -120,10 +125,10 @@ pub(crate) async fn send(
     mut request: Request<Incoming>,
     upgrades: bool,
 ) -> Result<Response<Incoming>, Box<Denial>> {
-    let is_http2_only = !permit.to().protocol().has_tls() && request.version() == Version::HTTP_2;
     let to = permit.to();
     let has_tls = to.protocol().has_tls();
-    let key = Key { host: to.host().clone(), port: to.port(), has_tls, is_http2_only };
+    let is_http2 = request.version() == Version::HTTP_2;
+    let key = Key { host: to.host().clone(), port: to.port(), has_tls, is_http2 };
     let by_client = upgrades.then(|| hyper::upgrade::on(&mut request));
     let trace = (request.method().as_str().as_bytes().to_vec(), plain_path(&request));
     prepare(&mut request, to, upgrades);
@@ -135,7 +140,10 @@ pub(crate) async fn send(
                 upstream
             }
             None => {
-                let opened = open(sandbox, permit, &key, upgrades, &trace).await;
+                let mut opened = open(sandbox, permit, &key, key.is_http2, &trace).await;
+                if matches!(&opened, Err(error) if error.is_other_protocol()) && !key.is_http2 && !upgrades {
+                    opened = open(sandbox, permit, &key, true, &trace).await;
+                }
                 opened.map_err(|error| refusal(permit, &error))?
             }
         };
@@ -168,12 +176,12 @@ async fn record(
     recorded.map_err(|_| Box::new(permit.denial(DenialCode::TaskEnded)))
 }
 
-/// Opens a connection to an origin and speaks what it speaks.
+/// Opens a connection to an origin and speaks what it speaks: HTTP/1.1, and HTTP/2 where that may be.
 async fn open(
     sandbox: &Arc<Sandbox>,
     permit: &RequestPermit,
     key: &Key,
-    upgrades: bool,
+    may_be_http2: bool,
     request: &(Vec<u8>, Vec<u8>),
 ) -> Result<Upstream, DialError> {
     let to = permit.to();
@@ -181,19 +189,17 @@ async fn open(
     let ended_by = stream.ended_by();
     let (stream, is_http2): (Stream, bool) = if key.has_tls {
         let outside = sandbox.outside();
-        let config = if upgrades { &outside.tls_http1 } else { &outside.tls };
+        let config = if may_be_http2 { &outside.tls } else { &outside.tls_http1 };
         let stream = begin_tls(stream, to.host(), config).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         (Box::new(stream), is_http2)
     } else {
-        (Box::new(stream), key.is_http2_only)
+        (Box::new(stream), key.is_http2)
     };
     let sender = handshake(sandbox, stream, is_http2).await;
     let sender = sender.map_err(|error| DialError::Unreachable(std::io::Error::other(error)))?;
     let upstream = Upstream { sender, ip, ended_by };
-    if let Sender::Http2(sender) = &upstream.sender
-        && !upgrades
-    {
+    if let Sender::Http2(sender) = &upstream.sender {
         let sender = Sender::Http2(sender.clone());
         sandbox.pool().keep(key.clone(), Upstream { sender, ip, ended_by: upstream.ended_by.clone() });
     }
@@ -209,7 +215,9 @@ async fn handshake(sandbox: &Arc<Sandbox>, stream: Stream, is_http2: bool) -> hy
         });
         return Ok(Sender::Http2(sender));
     }
-    let (sender, connection) = http1::Builder::new().preserve_header_case(true).handshake(io).await?;
+    let mut builder = http1::Builder::new();
+    builder.preserve_header_case(true).max_buf_size(BODY_BYTES);
+    let (sender, connection) = builder.handshake(io).await?;
     sandbox.spawn(async move {
         let _ = connection.with_upgrades().await; // as above
     });

@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 
+use super::BODY_BYTES;
 use super::framing::HEAD_BYTES;
 use super::guard::{Gate, Guard, REFUSED};
 use super::headers::asks_to_upgrade;
@@ -98,6 +99,7 @@ impl Conversation {
                 let mut builder = http1::Builder::new();
                 // Who has said everything may still hear the answer.
                 builder.half_close(true);
+                builder.max_buf_size(BODY_BYTES);
                 builder.preserve_header_case(true).auto_date_header(false).header_read_timeout(None);
                 let _ = builder.serve_connection(io, service).with_upgrades().await;
             }

@@ -170,7 +170,7 @@ fn tls_within_a_connect_is_ended_and_judged_as_any_other() {
         tls(stream, server_name, sandbox.outlet.authority())
     };
     let mut stream = within("api.test", "api.test");
-    assert_eq!(ask(&mut stream, &get("api.test", "/ok")).status(), 200, "over HTTP/2 to the origin");
+    assert_eq!(ask(&mut stream, &get("api.test", "/ok")).status(), 200);
     assert_eq!(ask(&mut stream, &get("api.test", "/no")).denied().as_deref(), Some("path_not_allowed"));
     let fronted = ask(&mut within("front.test", "front.test"), &get("api.test", "/ok"));
     assert_eq!(fronted.denied().as_deref(), Some("name_mismatch"));
@@ -182,6 +182,20 @@ fn tls_within_a_connect_is_ended_and_judged_as_any_other() {
         .replace("https://api.test", "http://api.test:443")
         .replace("Host: api.test", "Host: api.test:443");
     assert_eq!(ask(&mut sandbox.connect_to_proxy(), &plain).denied().as_deref(), Some("no_server_name"));
+    let requests: Vec<_> = heard.lines().into_iter().filter(|line| line != "connected").collect();
+    assert_eq!(requests, ["GET api.test/ok HTTP/1.1"; 2], "as the program speaks");
+}
+
+#[test]
+fn an_origin_that_speaks_nothing_else_is_spoken_to_in_http2() {
+    in_the_world!();
+    let site = Site::new(&["api.test"]);
+    let heard = site.https("api.test", &["h2"]);
+    let sandbox = site.plan(&["api.test"]).start();
+    let mut stream = tls(sandbox.connect("api.test", 443), "api.test", sandbox.outlet.authority());
+    for _ in 0..2 {
+        assert_eq!(ask(&mut stream, &get("api.test", "/ok")).status(), 200);
+    }
     let requests: Vec<_> = heard.lines().into_iter().filter(|line| line != "connected").collect();
     assert_eq!(requests, ["GET api.test/ok HTTP/2.0"; 2]);
 }
@@ -202,7 +216,7 @@ fn another_protocol_is_spoken_over_tls_with_an_origin_that_would_speak_http2() {
     stream.read_exact(&mut echo).unwrap();
     assert_eq!(&echo, b"\x81\x05hello");
     let requests: Vec<_> = heard.lines().into_iter().filter(|line| line != "connected").collect();
-    assert_eq!(requests, ["GET api.test/ok HTTP/2.0", "GET api.test/socket HTTP/1.1"]);
+    assert_eq!(requests, ["GET api.test/ok HTTP/1.1", "GET api.test/socket HTTP/1.1"]);
 }
 
 #[test]
