@@ -76,7 +76,9 @@ fn measure(program: &str, rounds: usize, warmup: usize, other: Option<&str>) -> 
     let net = Net::start()?;
     let product = Product::new(program);
     net.settle(&product);
-    let bench = Bench { outcome: product.folder().join("outcome.json"), product, net };
+    let trusted = product.folder().join("trusted.pem");
+    trust(&[Path::new(SYSTEM_BUNDLE), &net.authority()], &trusted)?;
+    let bench = Bench { outcome: product.folder().join("outcome.json"), trusted, product, net };
     let other = other.map(|program| Other::start(&bench, program)).transpose()?;
     let mut contenders = vec![Contender::Direct, Contender::Terminated, Contender::PassedThrough];
     contenders.extend(other.as_ref().map(Contender::Other));
@@ -124,8 +126,20 @@ impl Contender<'_> {
     }
 }
 
+/// What the system trusts, and the sandbox in addition to its own authority.
+const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Makes a bundle of bundles. Every client reads one of the same length, which takes curl 40 ms of each first request.
+fn trust(bundles: &[&Path], made: &Path) -> Result<(), String> {
+    let read = |path: &&Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let all: Vec<_> = bundles.iter().map(read).collect::<Result<_, _>>()?;
+    fs::write(made, all.concat()).map_err(|error| error.to_string())
+}
+
 struct Bench {
     outcome: PathBuf,
+    /// What a client trusts that nobody stands before.
+    trusted: PathBuf,
     product: Product,
     net: Net,
 }
@@ -166,15 +180,14 @@ impl Bench {
         let mut words = vec!["curl", "--silent", "--show-error", "--http1.1", "--output", "/dev/null"];
         words.extend(["--write-out", "%{http_code} %{size_download} %{time_total}\n"]);
         words.extend(options);
-        let authority = self.net.authority();
         match contender {
-            Contender::Direct => words.extend(["--cacert", authority.to_str().unwrap()]),
+            Contender::Direct => words.extend(["--cacert", self.trusted.to_str().unwrap()]),
             // Where its authority is trusted is a part of what is measured.
             Contender::Terminated => {}
             // The origin's authority is in no sandbox's files.
             Contender::PassedThrough => words.push("--insecure"),
             Contender::Other(other) => {
-                words.extend(["--proxy", &other.address, "--cacert", &other.authority]);
+                words.extend(["--proxy", &other.address, "--cacert", &other.trusted]);
             }
         }
         words.push(url);
@@ -268,7 +281,7 @@ fn resident_kib(pid: i32) -> Option<u64> {
 struct Other {
     _process: Started,
     address: String,
-    authority: String,
+    trusted: String,
 }
 
 impl Other {
@@ -280,9 +293,14 @@ impl Other {
         command.args(["--set", &option("confdir", &folder), "--set", "stream_large_bodies=1m"]);
         command.args(["--set", &option("ssl_verify_upstream_trusted_ca", &bench.net.authority())]);
         let process = start(&mut bench.net.command(&command));
-        let authority = folder.join("mitmproxy-ca-cert.pem").to_str().unwrap().to_owned();
-        let other =
-            Other { _process: process, address: format!("http://127.0.0.1:{OTHERS_PORT}"), authority };
+        let authority = folder.join("mitmproxy-ca-cert.pem");
+        if !eventually(Duration::from_secs(20), || authority.is_file()) {
+            return Err(format!("{program} made no authority"));
+        }
+        let trusted = bench.product.folder().join("trusted-by-its-clients.pem");
+        trust(&[Path::new(SYSTEM_BUNDLE), &authority], &trusted)?;
+        let trusted = trusted.to_str().unwrap().to_owned();
+        let other = Other { _process: process, address: format!("http://127.0.0.1:{OTHERS_PORT}"), trusted };
         let serves = || bench.curl(Contender::Other(&other), &[], &format!("{HOST}/ok"), 1, 3).is_ok();
         if !eventually(Duration::from_secs(20), serves) {
             let contender = Contender::Other(&other);
