@@ -17,15 +17,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use cofferdam_core::egress::DenialCode;
+use cofferdam_core::egress::{DenialCode, Host};
 use cofferdam_core::files::{ALWAYS_HIDDEN, Files, Shown};
 use cofferdam_core::outcome::{End, FaultCode, Outcome};
-use cofferdam_core::policy::{BackendName, Policy};
+use cofferdam_core::policy::{BackendName, Policy, Preset};
 use cofferdam_core::request::Program;
 use cofferdam_sys::process;
 
 use crate::cli;
 use crate::places;
+use crate::presets::{self, Machine};
 use crate::python::{self, Surroundings};
 
 /// More would bury the closing line.
@@ -95,16 +96,42 @@ pub(crate) fn of(outcome: &Outcome, asked: &Asked, tail: &[u8]) -> Vec<String> {
         End::OutOfMemory | End::Refused => true,
         _ => false,
     };
-    if !failed && asked.files.workspace.is_none() {
+    if !failed && asked.files.workspace.is_none() && outcome.denials.counts().is_empty() {
         return vec![];
     }
     let around = Surroundings::ours();
     let mut hints: Vec<_> = places::warning(&asked.files, around.home.as_deref()).into_iter().collect();
     if failed {
-        let host = Host { asked, around, user: process::effective_user() };
+        let host = Around { asked, around, user: process::effective_user() };
         hints.extend(host.hints(outcome, &String::from_utf8_lossy(tail)));
+    } else if outcome.error.is_none() {
+        // A program that takes a refusal in its stride says nothing of it.
+        hints.extend(denied(outcome, asked.is_job));
     }
     hints
+}
+
+/// What was refused over UDP, of which a program sees a bare error.
+fn refused_datagrams(outcome: &Outcome) -> Option<String> {
+    let count = outcome.network.udp_refused;
+    let what = if count == 1 { "a datagram was".to_owned() } else { format!("{count} datagrams were") };
+    (count > 0).then(|| {
+        format!(
+            "{what} refused: over UDP only questions for names are answered, and no rule lets it out; use TCP"
+        )
+    })
+}
+
+/// The preset that has a host among others, where this machine's own configuration says so.
+fn preset_of(host: &str) -> Option<&'static str> {
+    let host = Host::parse(host.as_bytes()).ok()?;
+    let nowhere = Machine { addresses: &|_| vec![], ..Machine::ours() };
+    let known = [(Preset::Pypi, "--allow pypi"), (Preset::Npm, "--allow npm")];
+    let has = |preset: &Preset| {
+        presets::resolve(preset, &nowhere)
+            .is_ok_and(|found| found.rules.iter().any(|rule| rule.host.matches(&host)))
+    };
+    known.into_iter().find(|(preset, _)| has(preset)).map(|(_, flag)| flag)
 }
 
 /// What was refused on its way out, and the flag that allows it. A connection says more than the question for its
@@ -113,7 +140,8 @@ fn denied(outcome: &Outcome, is_job: bool) -> Option<String> {
     let all = || outcome.denials.counts().iter().map(|counted| &counted.denial);
     let denial = all().find(|denial| denial.port.is_some()).or_else(|| all().next())?;
     let start = if is_job { "start the batch with" } else { "add" };
-    Some(match &denial.needs {
+    let preset = denial.needs.as_ref().and_then(|_| preset_of(&denial.host)).map(str::to_owned);
+    Some(match preset.as_ref().or(denial.needs.as_ref()) {
         Some(needs) => format!(
             "it was refused {denial}: if it is to reach that, {start} {needs} (`cofferdam policy suggest` has all)"
         ),
@@ -125,7 +153,7 @@ fn denied(outcome: &Outcome, is_job: bool) -> Option<String> {
 }
 
 /// What was asked for, and the host on which a name is looked up.
-struct Host<'a> {
+struct Around<'a> {
     asked: &'a Asked,
     around: Surroundings,
     user: u32,
@@ -137,7 +165,7 @@ struct Neighbour {
     name: PathBuf,
 }
 
-impl Host<'_> {
+impl Around<'_> {
     fn hints(&self, outcome: &Outcome, text: &str) -> Vec<String> {
         let code = outcome.error.as_ref().map(|fault| fault.code);
         let mut hints = vec![];
@@ -153,6 +181,7 @@ impl Host<'_> {
             hints.extend(said::missing_module(text).and_then(|module| self.no_module(module, ran_hosts)));
             hints.extend(said::missing_files(text).into_iter().filter_map(|name| self.no_file(&name)));
             hints.extend(said::denied_files(text).into_iter().filter_map(|name| self.not_yours(&name)));
+            hints.extend(refused_datagrams(outcome));
             match denied(outcome, self.asked.is_job) {
                 Some(denied) => hints.push(denied),
                 None => hints.extend(said::no_network(text).then(|| self.no_network()).flatten()),

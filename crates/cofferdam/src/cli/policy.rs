@@ -241,7 +241,7 @@ hosts = 200
         let rules = [
             ("a.test", Protocol::Https, vec![443]),
             ("*.b.test", Protocol::Http, vec![80, 8080]),
-            ("::1", Protocol::Tcp, vec![5432]),
+            ("2606:4700::1111", Protocol::Tcp, vec![5432]),
             ("d.test", Protocol::TlsPassthrough, vec![443]),
         ];
         let network = rules.into_iter().enumerate().filter(|(at, _)| bit(*at as u32));

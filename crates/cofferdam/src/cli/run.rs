@@ -94,7 +94,7 @@ Examples:
   cofferdam run --profile internal --timeout 10s --memory 256MiB --json job.py
 
 FILE is run by its first line or extension (.py, .sh, .js). Whatever follows FILE, CODE, - or -- is
-the program's own. Python that needs no processes, threads or sockets runs in WebAssembly, by
+the program's own. Python that needs no processes or threads runs in WebAssembly, by
 default; anything else in a container, with the host's /usr, for profile `internal`. In /workspace
 is FILE alone; --workspace DIR shows a folder there instead, and --in HOST a file or folder in
 /inputs. Nothing of yours is ever written in place. Standard input is the program's (`< /dev/null`

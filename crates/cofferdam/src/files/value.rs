@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cofferdam_core::egress::BadHost;
 use cofferdam_core::files::{BadPattern, Pattern};
-use cofferdam_core::policy::{BadGlob, BadHostPattern, Cpus, HostPattern, NetworkRule, check_glob};
+use cofferdam_core::policy::{BadGlob, BadHostPattern, Cpus, HostPattern, NetworkRule, OWN_HOST, check_glob};
 use cofferdam_core::request::Variable;
 
 /// Something that isn't a value of the kind that belongs there.
@@ -218,6 +218,13 @@ pub(crate) fn host(text: &str) -> Result<HostPattern, BadValue> {
             BadHostPattern::Spelling { address, .. } => {
                 (format!("`{text}` is an unusual spelling of an address"), format!("write `{address}`"))
             }
+            BadHostPattern::Loopback(_) => (
+                error.to_string(),
+                format!(
+                    "for a service of this machine, write `{OWN_HOST}` with `ports` and `private = true`"
+                ),
+            ),
+            BadHostPattern::Never(_) => (error.to_string(), "leave it out".to_owned()),
             BadHostPattern::WildcardAddress(_) => {
                 (format!("`{text}` is not a host name"), "write the address itself".to_owned())
             }

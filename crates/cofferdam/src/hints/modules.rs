@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Host, shown, word};
+use super::{Around, shown, word};
 use crate::python::{self, Own, SYSTEM};
 
 /// A Python of this machine, and the option that chooses it.
@@ -17,7 +17,7 @@ struct Choice {
     prefix: PathBuf,
 }
 
-impl Host<'_> {
+impl Around<'_> {
     /// What to do about a module that wasn't found. Where it isn't one of the host's Pythons that ran, they
     /// don't help; what does stands in the traceback.
     pub(super) fn no_module(&self, module: &str, ran_hosts: bool) -> Option<String> {

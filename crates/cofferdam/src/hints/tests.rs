@@ -25,9 +25,9 @@ impl Folder {
         folder
     }
 
-    fn host<'a>(&self, asked: &'a Asked, user: u32) -> Host<'a> {
+    fn host<'a>(&self, asked: &'a Asked, user: u32) -> Around<'a> {
         let around = Surroundings { folder: self.0.path().to_owned(), ..Surroundings::default() };
-        Host { asked, around, user }
+        Around { asked, around, user }
     }
 
     /// The hints after a run of `job.py` that failed with a line.

@@ -131,6 +131,8 @@ pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
     let says_it_all = matches!(outcome.end, End::Exited(_))
         && outcome.gaps.is_empty()
         && outcome.limits_hit.is_empty()
+        && outcome.denials.counts().is_empty()
+        && outcome.network.udp_refused == 0
         && outcome.rejected.is_empty()
         && !advised;
     if quiet || (!terminal && says_it_all) {

@@ -71,9 +71,9 @@ denial_codes! {
     /// The run is over.
     TaskEnded = "task_ended", 403, "The task that this connection belongs to has ended.";
     /// The server's certificate isn't to be trusted, or there is no TLS.
-    UpstreamTls = "upstream_tls", 502, "The server could not prove that it is the host that was asked for.";
+    UpstreamTls = "upstream_tls", 502, "The server could not prove that it is the host that was asked for, or speaks no TLS.";
     /// The server isn't reached.
-    UpstreamUnreachable = "upstream_unreachable", 502, "The host is allowed, but it could not be reached.";
+    UpstreamUnreachable = "upstream_unreachable", 502, "The host is allowed, but it could not be reached, or did not answer in HTTP.";
 }
 
 impl DenialCode {

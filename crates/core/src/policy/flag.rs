@@ -81,6 +81,10 @@ impl BadRule {
             BadRule::Host(BadHostPattern::Broad(_)) => {
                 "name the hosts, or a wildcard such as `*.example.com`".to_owned()
             }
+            BadRule::Host(BadHostPattern::Loopback(_)) => {
+                format!("for a service of this machine, write `{OWN_HOST}:PORT,private`")
+            }
+            BadRule::Host(BadHostPattern::Never(_)) => "leave it out: nothing there is let out".to_owned(),
             BadRule::Host(BadHostPattern::Spelling { address, .. }) => format!("write `{address}`"),
             BadRule::Host(BadHostPattern::Host { .. } | BadHostPattern::WildcardAddress(_)) => {
                 "write a host such as `api.example.com`, `*.example.com` or `192.0.2.7`".to_owned()
@@ -335,7 +339,7 @@ mod tests {
             ("tls://a.test", Protocol::TlsPassthrough, 443),
             ("tls://a.test:6443,private", Protocol::TlsPassthrough, 6443),
             ("POST http://a.test/x", Protocol::Http, 80),
-            ("[::1]:8080,private", Protocol::Https, 8080),
+            ("[fd00::1]:8080,private", Protocol::Https, 8080),
             ("host.cofferdam.internal:8080,private", Protocol::Https, 8080),
             ("pypi:443", Protocol::Https, 443),
             ("git:443", Protocol::Https, 443),
@@ -347,7 +351,7 @@ mod tests {
 
     #[test]
     fn presets_have_names() {
-        for text in ["pypi", "npm", "git:github.test", "git:[::1]"] {
+        for text in ["pypi", "npm", "git:github.test", "git:[fd00::1]"] {
             let flag = NetworkRule::parse_flag(text).unwrap();
             assert!(matches!(flag, AllowFlag::Preset(_)), "{text}");
             assert_eq!(flag.to_string(), text);
@@ -383,6 +387,10 @@ mod tests {
             ("a.test/../x", "leads to"),
             ("u@a.test", "api.example.com"),
             ("2130706433", "write `127.0.0.1`"),
+            ("http://127.0.0.1:80,private", "host.cofferdam.internal:PORT,private"),
+            ("http://localhost:80", "host.cofferdam.internal:PORT,private"),
+            ("[::1]:80", "host.cofferdam.internal:PORT,private"),
+            ("169.254.169.254,private", "leave it out"),
             ("host.cofferdam.internal", "host.cofferdam.internal:PORT,private"),
             ("tcp://host.cofferdam.internal:1", "tcp://host.cofferdam.internal:PORT,private"),
             ("host.cofferdam.internal,private", "host.cofferdam.internal:PORT,private"),
@@ -408,7 +416,7 @@ mod tests {
     }
 
     fn rules() -> impl Strategy<Value = NetworkRule> {
-        let hosts = ["a.test", "*.a.test", "127.0.0.1", "::1", "pypi", "git", "npm", OWN_HOST];
+        let hosts = ["a.test", "*.a.test", "10.0.0.1", "fd00::1", "pypi", "git", "npm", OWN_HOST];
         let protocols = [Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::TlsPassthrough];
         let methods = option::of(subsequence(vec!["GET", "POST", "M-SEARCH"], 1..3));
         let path = option::of(select(vec!["/", "/x", "/**", "/a/*/b", "/a:b@c,d", "/a%20b", "/x,private"]));

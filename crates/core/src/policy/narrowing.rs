@@ -18,8 +18,8 @@ use crate::files::{GuestPath, Pattern, Python, Shown, Workspace};
 use crate::request::Variable;
 
 /// Hosts that somebody may connect to: above, at and below the patterns of the rules.
-const HOSTS: [&str; 5] = ["a.test", "x.a.test", "y.x.a.test", "b.test", "127.0.0.1"];
-const PATTERNS: [&str; 5] = ["a.test", "x.a.test", "*.a.test", "*.x.a.test", "127.0.0.1"];
+const HOSTS: [&str; 5] = ["a.test", "x.a.test", "y.x.a.test", "b.test", "10.0.0.1"];
+const PATTERNS: [&str; 5] = ["a.test", "x.a.test", "*.a.test", "*.x.a.test", "10.0.0.1"];
 const PORTS: [u16; 2] = [443, 8443];
 const METHODS: [&str; 2] = ["GET", "POST"];
 const PATHS: [&str; 2] = ["/a", "/b/*"];

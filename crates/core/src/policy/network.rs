@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::egress::{BadHost, Host, HostName};
+use crate::egress::{BadHost, Host, HostName, judge};
 
 /// One permission to connect. Anything that no rule names is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +180,12 @@ pub enum BadHostPattern {
         /// What is wrong with it.
         why: BadHost,
     },
+    /// The sandbox's own loopback, which no rule is about: to a program there, nothing of the host's is.
+    #[error("`{0}` is the sandbox's own, and nothing outside of it")]
+    Loopback(String),
+    /// An address that is never let out.
+    #[error("`{0}` is an address that no rule can allow")]
+    Never(String),
     /// An IPv4 address in another form than the usual one.
     #[error("`{text}` is the address {address}: write that")]
     Spelling {
@@ -211,6 +217,15 @@ impl HostPattern {
             return match read(text)? {
                 Host::Address(address) if !text.contains(':') && text != address.to_string() => {
                     Err(BadHostPattern::Spelling { text: text.to_owned(), address })
+                }
+                Host::Address(address) if address.to_canonical().is_loopback() => {
+                    Err(BadHostPattern::Loopback(text.to_owned()))
+                }
+                Host::Name(name) if name.as_str() == "localhost" => {
+                    Err(BadHostPattern::Loopback(text.to_owned()))
+                }
+                Host::Address(address) if judge(address, true, &[]).is_err() => {
+                    Err(BadHostPattern::Never(text.to_owned()))
                 }
                 host => Ok(HostPattern::exactly(host)),
             };
@@ -338,8 +353,8 @@ mod tests {
         let shown = |text| HostPattern::parse(text).unwrap().to_string();
         assert_eq!(shown("API.Example.COM."), "api.example.com");
         assert_eq!(shown("*.Example.com"), "*.example.com");
-        assert_eq!(shown("::FFFF"), "::ffff");
-        assert_eq!(shown("[::1]"), "::1");
+        assert_eq!(shown("FD00::FFFF"), "fd00::ffff");
+        assert_eq!(shown("[fd00::1]"), "fd00::1");
         assert_eq!(shown("::ffff:10.0.0.1"), "10.0.0.1");
     }
 
@@ -375,8 +390,8 @@ mod tests {
         {
             assert!(!matches("*.github.test", host) && !matches("api.github.test", host), "{host}");
         }
-        assert!(matches("github.test", "github.test") && !matches("*.0.test", "127.0.0.1"));
-        assert!(matches("127.0.0.1", "0x7f.1") && matches("10.0.0.1", "::ffff:a00:1"));
+        assert!(matches("github.test", "github.test") && !matches("*.0.test", "10.0.0.1"));
+        assert!(matches("10.0.0.1", "0xa.1") && matches("10.0.0.1", "::ffff:a00:1"));
         // An A-label is compared as it stands: what looks alike is another name.
         assert!(
             matches("xn--bcher-kva.test", "XN--bcher-KVA.test")

@@ -106,7 +106,8 @@ async fn serve_decided(
         }
     }
     let (opening, bytes) = match patience(verdict.is_ok(), port) {
-        Some(first) => match opening::read(&mut stream, first).await {
+        // Who is refused isn't waited for: there is nothing that it could still say.
+        Some(first) => match opening::read(&mut stream, first, first).await {
             Ok(read) => read,
             Err(_) => return,
         },
@@ -150,7 +151,10 @@ pub(crate) fn refuse(
 ) -> impl Future<Output = ()> + Send + use<> {
     let unsaid = Unsaid::new(sandbox, denial, door);
     async move {
-        let Ok((opening, bytes)) = opening::read(&mut stream, REFUSED_PATIENCE).await else { return };
+        let Ok((opening, bytes)) = opening::read(&mut stream, REFUSED_PATIENCE, REFUSED_PATIENCE).await
+        else {
+            return;
+        };
         explain(unsaid, None, opening, replay(bytes, stream)).await;
     }
 }

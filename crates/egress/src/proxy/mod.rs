@@ -61,6 +61,9 @@ enum Failure {
 /// How many free bytes the proxy's heap keeps: what a few connections at full speed take and give back all the time.
 const KEPT_HEAP: i32 = 2 << 20;
 
+/// How much rather it is killed than others: proc_pid_oom_score_adj(5), half of the scale.
+const OOM_SCORE: &str = "500";
+
 /// What the process is for: serves the sandboxes of the host at the other end of standard input until that is
 /// closed. Returns the exit status.
 ///
@@ -85,6 +88,8 @@ fn serve(control: &UnixStream) -> Result<(), Failure> {
     // Before it is confined: where somebody else in the program uses signals, the runtime makes sockets for them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     process::keep_heap(KEPT_HEAP);
+    // Where the host runs out of memory, it is better that nothing leaves than that something else ends.
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE); // a hint: nothing depends on it
     jail::enter(user, &seccomp::proxy())?;
     send_frame(control, &FromProxy::Ready(VERSION).encode())?;
     runtime.block_on(async { obey(Link::new(control.try_clone()?)?, outside).await })

@@ -70,7 +70,8 @@ pub fn look(bytes: &[u8]) -> Option<Opening> {
     }
 }
 
-/// Reads first bytes until they say what is spoken. The first is waited for as long as `first` says.
+/// Reads first bytes until they say what is spoken, for as long as `most` says. The first is waited for as long as
+/// `first` says.
 ///
 /// # Errors
 ///
@@ -78,9 +79,10 @@ pub fn look(bytes: &[u8]) -> Option<Opening> {
 pub(crate) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     first: Duration,
+    most: Duration,
 ) -> io::Result<(Opening, Vec<u8>)> {
     let mut bytes = vec![];
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + most;
     let mut this_until = until.min(Instant::now() + first);
     loop {
         match timeout_at(this_until, stream.read_buf(&mut bytes)).await {

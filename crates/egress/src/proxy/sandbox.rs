@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_core::egress::{Budget, Denial, Door, Exhausted, Rules};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::certificates::Certificates;
 use super::dns::names::Names;
@@ -27,6 +27,7 @@ pub(crate) struct Sandbox {
     has_ipv6: bool,
     most_accepted: usize,
     accepted: AtomicUsize,
+    turns: Arc<Semaphore>,
     budget: Mutex<Budget>,
     bytes_in: AtomicU64,
     names: Mutex<Names>,
@@ -42,6 +43,11 @@ pub(crate) struct Sandbox {
 
 /// Connections that are accepted beyond those that may lead out: questions for names, and refusals.
 const ACCEPTED_BESIDE: usize = 64;
+
+/// Requests that are answered at once; others wait for their turn. What waits on the way to a program that doesn't read
+/// is this process's memory, not the sandbox's: some hundred KiB each. As many as a program may have connections,
+/// unless its policy says otherwise.
+const REQUESTS_AT_ONCE: usize = 256;
 
 /// How long an idle connection may take to be closed, in milliseconds: it has nothing to say.
 const CLOSING_MS: usize = 50;
@@ -69,6 +75,7 @@ impl Sandbox {
             has_ipv6,
             most_accepted: most.saturating_add(ACCEPTED_BESIDE),
             accepted: AtomicUsize::new(0),
+            turns: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
             budget: Mutex::new(Budget::new(&terms.limits)),
             bytes_in: AtomicU64::new(0),
             names: Mutex::default(),
@@ -104,6 +111,11 @@ impl Sandbox {
 
     pub(crate) fn outside(&self) -> &Outside {
         &self.outside
+    }
+
+    /// One of the turns that requests have. Nobody ends them.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        self.turns.clone().acquire_owned().await.ok()
     }
 
     pub(crate) fn certificates(&self) -> &Certificates {

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_core::egress::{Denial, DenialCode, Destination, RequestPermit};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{TrySendError, http1, http2};
-use hyper::header::{HOST, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
@@ -32,6 +32,11 @@ const IDLE: Duration = Duration::from_secs(30);
 /// How many idle ones are kept for one origin, and for all.
 const IDLE_EACH: usize = 8;
 const IDLE_ALL: usize = 64;
+
+/// What an origin may send over HTTP/2 that a program hasn't read, for one request and for all on its connection: enough
+/// for 10 MB a second at a distance of 50 ms.
+const STREAM_BYTES: u32 = 512 << 10;
+const CONNECTION_BYTES: u32 = 1 << 20;
 
 /// How often a request is tried that no origin has seen: a kept connection may have been closed meanwhile.
 const TRIES: usize = 3;
@@ -209,7 +214,9 @@ async fn open(
 async fn handshake(sandbox: &Arc<Sandbox>, stream: Stream, is_http2: bool) -> hyper::Result<Sender> {
     let io = TokioIo::new(stream);
     if is_http2 {
-        let (sender, connection) = http2::Builder::new(Within(sandbox.clone())).handshake(io).await?;
+        let mut builder = http2::Builder::new(Within(sandbox.clone()));
+        builder.initial_stream_window_size(STREAM_BYTES).initial_connection_window_size(CONNECTION_BYTES);
+        let (sender, connection) = builder.handshake(io).await?;
         sandbox.spawn(async move {
             let _ = connection.await; // who sends over it hears of it
         });
@@ -270,9 +277,13 @@ fn answered(
 fn prepare(request: &mut Request<Incoming>, to: &Destination, upgrades: bool) {
     take_off(request.headers_mut(), upgrades);
     request.headers_mut().remove(hyper::header::PROXY_AUTHORIZATION);
+    name_host(request.headers_mut(), to);
+}
+
+/// Names the host that was judged. Where there is a name, it stays in its place.
+fn name_host(headers: &mut HeaderMap, to: &Destination) {
     if let Ok(host) = HeaderValue::from_str(&authority(to)) {
-        // Where it has one it stays in its place.
-        request.headers_mut().insert(HOST, host);
+        headers.insert(HOST, host);
     }
 }
 
@@ -283,11 +294,17 @@ fn address(request: &mut Request<Incoming>, to: &Destination, sender: &Sender) {
         Sender::Http1(_) => {
             *request.version_mut() = Version::HTTP_11;
             join_cookies(request.headers_mut());
+            name_host(request.headers_mut(), to);
+            // Otherwise the library takes some methods for such without a body.
+            if !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH) {
+                request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
             path.parse()
         }
         Sender::Http2(_) => {
             *request.version_mut() = Version::HTTP_2;
             request.headers_mut().remove(HOST);
+            request.headers_mut().remove(TRANSFER_ENCODING);
             let scheme = if to.protocol().has_tls() { "https" } else { "http" };
             Uri::builder()
                 .scheme(scheme)

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use cofferdam_core::egress::{Authority, Explanation, Question, Rules};
-use cofferdam_core::policy::{NetworkRule, Policy};
+use cofferdam_core::policy::{NetworkRule, Policy, Protocol};
 
 /// What is asked.
 #[derive(Debug)]
@@ -14,27 +14,40 @@ pub(crate) struct Asked<'a> {
     pub(crate) request: Option<(&'a str, &'a str)>,
     /// The port where none is said: that of a URL's scheme.
     usual_port: Option<u16>,
+    /// What that says is spoken.
+    spoken: Option<Protocol>,
 }
 
 impl<'a> Asked<'a> {
     /// What is asked by words: a host and maybe a request, or a URL, which is both (`GET`, unless a method is said).
     pub(crate) fn new(host: &'a str, method: Option<&'a str>, path: Option<&'a str>) -> Self {
-        let schemes = [("https://", 443), ("http://", 80)];
-        let url = schemes.iter().find_map(|(scheme, port)| Some((host.strip_prefix(scheme)?, *port)));
-        let Some((rest, port)) = url else {
-            let request = method.map(|method| (method, path.unwrap_or("/")));
-            return Asked { host, request, usual_port: None };
+        let request = method.map(|method| (method, path.unwrap_or("/")));
+        if let Some(place) = host.strip_prefix("tcp://") {
+            return Asked { host: place, request, usual_port: None, spoken: Some(Protocol::Tcp) };
+        }
+        let schemes = [("https://", 443, Protocol::Https), ("http://", 80, Protocol::Http)];
+        let url = schemes.iter().find_map(|(scheme, port, protocol)| {
+            Some((host.strip_prefix(scheme)?, Some(*port), Some(*protocol)))
+        });
+        let Some((rest, usual_port, spoken)) = url else {
+            return Asked { host, request, usual_port: None, spoken: None };
         };
         let (host, its_path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let its_path = its_path.split('#').next().filter(|path| path.starts_with('/')).unwrap_or("/");
         let request = Some((method.unwrap_or("GET"), path.unwrap_or(its_path)));
-        Asked { host, request, usual_port: Some(port) }
+        Asked { host, request, usual_port, spoken }
     }
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExplainError {
+    /// What stands for a method or a path is none.
+    #[error("`{0}` is not {1}")]
+    Request(String, &'static str),
+    /// It is about a scheme that no rule has.
+    #[error("`{0}` is not a URL that rules are about: they know https://, http:// and tcp://")]
+    Scheme(String),
     /// What was asked about is no host.
     #[error("`{text}` is not a host: {why}")]
     Host {
@@ -56,8 +69,16 @@ pub(crate) enum ExplainError {
 pub(crate) fn explain(policy: &Policy, asked: &Asked<'_>, out: &mut dyn Write) -> Result<bool, ExplainError> {
     let rules = Rules::new(&policy.network);
     let (host, port) = place(asked, &policy.network)?;
+    if let Some((method, path)) = asked.request {
+        let refused = |text: &str, what| Err(ExplainError::Request(text.escape_debug().to_string(), what));
+        match (NetworkRule::is_method(method), path.starts_with('/')) {
+            (false, _) => return refused(method, "an HTTP method such as GET: write HOST METHOD PATH"),
+            (_, false) => return refused(path, "a path: it begins with `/`"),
+            _ => {}
+        }
+    }
     let request = asked.request.map(|(method, path)| (method.as_bytes(), path.as_bytes()));
-    let explanation = rules.explain(&Question { host: &host, port, request });
+    let explanation = rules.explain(&Question { host: &host, port, spoken: asked.spoken, request });
     let what = match asked.request {
         Some((method, path)) => format!("{method} {}", path.escape_debug()),
         None => "a connection".to_owned(),
@@ -95,6 +116,9 @@ fn place(
 ) -> Result<(cofferdam_core::egress::Host, u16), ExplainError> {
     const USUAL: u16 = 443;
     let text = asked.host;
+    if text.contains("://") {
+        return Err(ExplainError::Scheme(text.escape_debug().to_string()));
+    }
     let read = |port| {
         Authority::parse_with_default(text.as_bytes(), port)
             .map_err(|bad| ExplainError::Host { text: text.escape_debug().to_string(), why: bad.to_string() })
@@ -141,6 +165,21 @@ mod tests {
         assert!(!said(&flags, "https://a.test", None).0 && !said(&flags, "https://a.test?/x/", None).0);
         assert!(said(&flags, "http://b.test", None).0 && !said(&flags, "https://b.test/", None).0);
         assert!(!said(&flags, "https://a.test:8443/x/y", None).0);
+        let (yes, text) = said(&flags, "http://a.test:443/x/y", None);
+        assert!(!yes && text.contains("is for something else than that scheme"), "{text}");
+        assert!(!said(&flags, "https://b.test:80", None).0);
+        let (yes, text) = said(&flags, "http://c.test:3000/", None);
+        assert!(!yes && text.contains("--allow http://c.test:3000"), "{text}");
+        for bad in [
+            ("a.test", "get", "/"),
+            ("a.test", "GET", "x"),
+            ("a.test", "/x", "/"),
+            ("ftp://a.test", "GET", "/"),
+        ] {
+            let asked = Asked::new(bad.0, Some(bad.1), Some(bad.2));
+            assert!(explain(&policy(&flags), &asked, &mut vec![]).is_err(), "{bad:?}");
+        }
+        assert!(said(&["tcp://db.test:5432"], "tcp://db.test:5432", None).0);
         let asked = Asked::new("https://a.test/x/y", Some("POST"), None);
         assert!(!explain(&policy(&flags), &asked, &mut vec![]).unwrap());
     }

@@ -40,6 +40,14 @@ pub(crate) enum SuggestError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The policy file is wrong as it is.
+    #[error("{path} is no policy ({why}): `cofferdam policy check {path}` shows where")]
+    Wrong {
+        /// Which.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Nothing can be put behind what a policy file says.
     #[error(
         "{path} can't take `[[network.allow]]` at its end ({why}): add by hand what it says without --policy"
@@ -63,6 +71,8 @@ struct Suggestion {
     host: String,
     code: String,
     count: u64,
+    /// The limit that was used up, where it was that.
+    limit: Option<String>,
     /// Whether it was no refusal of a rule's: whoever was asked wasn't there.
     is_upstreams: bool,
 }
@@ -146,6 +156,10 @@ fn print_diff(found: &[Suggestion], file: &Path, out: &mut dyn Write) -> Result<
     let text =
         fs::read_to_string(file).map_err(|source| SuggestError::Read { path: path.clone(), source })?;
     let cannot = |why: &dyn Display| SuggestError::Appended { path: path.clone(), why: why.to_string() };
+    if let Err(error) = toml::from_str::<PolicyFile>(&text) {
+        let why = error.message().to_string();
+        return Err(SuggestError::Wrong { path, why });
+    }
     let mut added = String::new();
     for one in found {
         let Some(rule) = &one.rule else {
@@ -186,8 +200,12 @@ impl Suggestion {
     /// Why it was denied, how often, and how much a rule would let out.
     fn why(&self) -> String {
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
-        let none = if self.is_upstreams { ": allowed, and not reached" } else { ": no rule allows that" };
-        let then = self.rule.as_ref().map_or_else(|| none.to_owned(), broad);
+        let none = match (&self.limit, self.is_upstreams) {
+            (Some(limit), _) => format!(": {limit} was used up"),
+            (None, true) => ": allowed, and not reached".to_owned(),
+            (None, false) => ": no rule allows that".to_owned(),
+        };
+        let then = self.rule.as_ref().map_or(none, broad);
         format!("{}, {times}{then}", self.code)
     }
 }
@@ -219,8 +237,10 @@ fn of_line(line: &Line) -> Option<Suggestion> {
     let is_upstreams = [DenialCode::UpstreamTls, DenialCode::UpstreamUnreachable]
         .iter()
         .any(|code| code.code() == text("code"));
+    let limit = Some(text("rule")).filter(|rule| rule.starts_with("limits.")).map(harmless);
     Some(Suggestion {
         is_upstreams,
+        limit,
         rule,
         host: harmless(text("host")),
         code: harmless(text("code")),
@@ -294,6 +314,7 @@ mod tests {
                 code: "invalid_host".to_owned(),
                 count: 1,
                 is_upstreams: false,
+                limit: None,
             },
             Suggestion {
                 rule: rule_of(&denial.needs.unwrap()),
@@ -301,6 +322,7 @@ mod tests {
                 code: "host_not_allowed".to_owned(),
                 count: 2,
                 is_upstreams: false,
+                limit: None,
             },
         ];
         for text in ["version = 1\n\n[limits]\npids = 7\n", "version = 1", ""] {
@@ -310,7 +332,7 @@ mod tests {
             let printed = print_diff(&found, &file, &mut diff);
             if text.is_empty() {
                 assert!(
-                    matches!(printed, Err(SuggestError::Appended { .. })),
+                    matches!(printed, Err(SuggestError::Wrong { .. })),
                     "no policy is without its version"
                 );
                 continue;
@@ -341,6 +363,7 @@ mod tests {
             code: "host_not_allowed".to_owned(),
             count: 1,
             is_upstreams: false,
+            limit: None,
         };
         let refused = print_diff(&[one], &file, &mut vec![]).unwrap_err().to_string();
         assert!(refused.contains("add by hand"), "{refused}");

@@ -5,8 +5,13 @@
 //! `Content-Length` or `Transfer-Encoding: chunked`, no folded lines, no bytes of control. Bodies are followed to
 //! their ends, so that each further head is checked too.
 
+use hyper::Uri;
+
 /// The most bytes of a head or of trailers.
 pub const HEAD_BYTES: usize = 32 << 10;
+
+/// The most header lines: what the library takes that reads them behind this.
+const LINES: usize = 100;
 
 /// The most digits of a chunk's length: those of 64 bits.
 const CHUNK_DIGITS: usize = 16;
@@ -247,7 +252,10 @@ fn after(head: &[u8]) -> Result<At, BadMessage> {
     let first = lines.next().ok_or(BadMessage::RequestLine)??;
     let (method, is_1_0) = request_line(first)?;
     let (mut length, mut is_chunked, mut hosts, mut upgrades) = (None, false, 0, false);
-    for line in lines {
+    for (count, line) in lines.enumerate() {
+        if count == LINES {
+            return Err(BadMessage::TooLong);
+        }
         let (name, value) = field(line?)?;
         if is(name, b"host") {
             hosts += 1;
@@ -291,7 +299,8 @@ fn request_line(line: &[u8]) -> Result<(&[u8], bool), BadMessage> {
     };
     // A fragment is for the client alone: RFC 9112, section 3.2.
     let is_of_target = |byte: &u8| byte.is_ascii_graphic() && *byte != b'#';
-    let is_target = !target.is_empty() && target.iter().all(is_of_target);
+    // What the library behind this can't read it would refuse by itself, and nobody would hear of it.
+    let is_target = target.iter().all(is_of_target) && Uri::try_from(target).is_ok();
     if method.is_empty() || !method.iter().all(is_token) || !is_target {
         return Err(BadMessage::RequestLine);
     }

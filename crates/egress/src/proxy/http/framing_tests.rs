@@ -153,6 +153,17 @@ fn nothing_behind_a_request_to_speak_something_else_goes_on_before_its_answer() 
 }
 
 #[test]
+fn what_the_library_behind_would_refuse_is_refused_here() {
+    let lines = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(count));
+    assert!(Framing::default().pass(lines(LINES - 1).as_bytes()).is_ok());
+    assert_eq!(Framing::default().pass(lines(LINES).as_bytes()), Err(BadMessage::TooLong));
+    for target in ["evil.test%00:443", "[::1", "a:b:c", "a b"] {
+        let head = format!("CONNECT {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(Framing::default().pass(head.as_bytes()), Err(BadMessage::RequestLine), "{target}");
+    }
+}
+
+#[test]
 fn a_head_has_an_end() {
     let mut framing = Framing::default();
     let long = format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(HEAD_BYTES));

@@ -2,20 +2,50 @@
 //! the status line too, since many programs show that and no body; and git, which shows an error only where it is plain
 //! text, gets it so.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use bytes::Bytes;
 use cofferdam_core::egress::Denial;
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::ext::ReasonPhrase;
 use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode, Uri};
 use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// The header that has the code.
 pub(crate) const HEADER: &str = "x-cofferdam-denied";
 
 /// What an answer has for a body: a refusal's own, or that of whom was asked.
-pub(crate) type Body = Either<Full<Bytes>, Incoming>;
+pub(crate) type Body = Either<Full<Bytes>, Held>;
+
+/// A body of an origin's, whose request has one of its sandbox's turns until it is over.
+pub(crate) struct Held {
+    pub(crate) body: Incoming,
+    pub(crate) _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl hyper::body::Body for Held {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// The document.
 #[must_use]

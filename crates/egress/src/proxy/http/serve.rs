@@ -11,7 +11,7 @@ use cofferdam_core::egress::{
 use cofferdam_core::policy::Protocol;
 use http_body_util::Either;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{HOST, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -21,7 +21,7 @@ use super::BODY_BYTES;
 use super::framing::HEAD_BYTES;
 use super::guard::{Gate, Guard, REFUSED};
 use super::headers::asks_to_upgrade;
-use super::problem::{self, Body, Form};
+use super::problem::{self, Body, Form, Held};
 use crate::proxy::connection::{self, Meant};
 use crate::proxy::sandbox::{Sandbox, Within};
 use crate::proxy::stream::Stream;
@@ -29,6 +29,9 @@ use crate::proxy::upstream;
 
 /// Requests at once on one connection: what RFC 9113, section 6.5.2, has as the least that is sensible.
 const STREAMS: u32 = 100;
+
+/// What waits for a program that doesn't read, for each of its requests on a connection of HTTP/2.
+const STREAM_BYTES: usize = 64 << 10;
 
 /// What is known of a conversation's requests before they come.
 pub(crate) enum Verdict {
@@ -107,6 +110,7 @@ impl Conversation {
                 let mut builder = http2::Builder::new(Within(sandbox));
                 builder.max_concurrent_streams(STREAMS).auto_date_header(false);
                 builder.max_header_list_size(HEAD_BYTES as u32);
+                builder.max_send_buf_size(STREAM_BYTES);
                 let _ = builder.serve_connection(TokioIo::new(stream), service).await;
             }
         }
@@ -156,6 +160,9 @@ impl Conversation {
             Verdict::Open => self.destination(request).map_err(with_request)?,
         };
         if request.method() == Method::CONNECT {
+            return Err(with_request(permit.denial(DenialCode::InvalidAuthority)));
+        }
+        if !is_one_length(request) {
             return Err(with_request(permit.denial(DenialCode::InvalidAuthority)));
         }
         let head = RequestHead {
@@ -233,9 +240,10 @@ impl Conversation {
         permit: RequestPermit,
     ) -> Result<Response<Body>, Box<Denial>> {
         let upgrades = request.version() == Version::HTTP_11 && asks_to_upgrade(request.headers());
+        let turn = self.sandbox.turn().await;
         let response = upstream::send(&self.sandbox, &permit, request, upgrades).await;
         match response {
-            Ok(response) => Ok(response.map(Either::Right)),
+            Ok(response) => Ok(response.map(|body| Either::Right(Held { body, _turn: turn }))),
             // It wasn't the origin that failed.
             Err(_) if self.gate.refused().is_some() => {
                 Err(Box::new(permit.denial(DenialCode::InvalidAuthority)))
@@ -259,6 +267,20 @@ fn is_switching(response: &Response<Body>) -> bool {
 /// The path with its query, as it was sent. `*` and the target of a `CONNECT` have none.
 fn path(request: &Request<Incoming>) -> &[u8] {
     request.uri().path_and_query().map_or(&b""[..], |path| path.as_str().as_bytes())
+}
+
+/// Whether a request says its length at most once and in plain digits, as in HTTP/1.1: so it is written on, where its
+/// origin speaks that.
+fn is_one_length(request: &Request<Incoming>) -> bool {
+    let mut lengths = request.headers().get_all(CONTENT_LENGTH).iter().map(HeaderValue::as_bytes);
+    let is_plain = |digits: &[u8]| {
+        digits == b"0" || (digits.first() != Some(&b'0') && digits.iter().all(u8::is_ascii_digit))
+    };
+    match (lengths.next(), lengths.next()) {
+        (None, _) => true,
+        (Some(one), None) => !one.is_empty() && is_plain(one),
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// Everything in a request that names a host.

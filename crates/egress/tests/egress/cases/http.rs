@@ -45,6 +45,40 @@ fn an_allowed_request_arrives_and_another_is_told_why_not() {
 }
 
 #[test]
+fn a_body_arrives_whatever_the_method_and_however_its_length_is_said() {
+    in_the_world!();
+    let site = Site::new(&["api.test"]);
+    let heard = site.http();
+    let sandbox = site.plan(&["http://api.test"]).start();
+    for method in ["GET", "DELETE", "POST"] {
+        for (said, body) in
+            [("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n"), ("Content-Length: 5", "hello")]
+        {
+            let request = format!("{method} /echo HTTP/1.1\r\nHost: api.test\r\n{said}\r\n\r\n{body}");
+            let answer = ask(&mut sandbox.connect("api.test", 80), &request);
+            assert_eq!(answer.status(), 200, "{request}");
+        }
+    }
+    let bodies = heard.lines().iter().filter(|line| *line == "body 5").count();
+    assert_eq!(bodies, 6, "{:?}", heard.lines());
+}
+
+#[test]
+fn what_the_library_behind_would_refuse_is_in_the_log() {
+    in_the_world!();
+    let site = Site::new(&["api.test"]);
+    let sandbox = site.plan(&["http://api.test"]).start();
+    let odd = "CONNECT evil.test%00:443 HTTP/1.1\r\nHost: evil.test\r\n\r\n";
+    let answer = ask(&mut sandbox.connect_to_proxy(), odd);
+    assert_eq!((answer.status(), answer.denied().as_deref()), (400, Some("invalid_authority")));
+    let many = format!("GET http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\n{}\r\n", "X: y\r\n".repeat(101));
+    let answer = ask(&mut sandbox.connect_to_proxy(), &many);
+    assert_eq!((answer.status(), answer.denied().as_deref()), (400, Some("invalid_authority")));
+    let denials: u64 = sandbox.cut().denials.counts().iter().map(|counted| counted.count).sum();
+    assert_eq!(denials, 2);
+}
+
+#[test]
 fn a_proxy_that_is_asked_for_gives_the_same_verdicts() {
     in_the_world!();
     let site = Site::new(&["api.test"]);

@@ -86,6 +86,30 @@ fn http2_is_spoken_on_both_sides_with_its_trailers() {
 }
 
 #[test]
+fn a_length_over_http2_is_said_once_and_plainly() {
+    in_the_world!();
+    let site = Site::new(&["api.test"]);
+    let heard = site.https("api.test", &["http/1.1"]);
+    let sandbox = site.plan(&["api.test"]).start();
+    let authority = sandbox.outlet.authority().to_owned();
+    let stream = sandbox.connect("api.test", 443);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut sender = http2(stream, "api.test", &authority).await;
+        for (lengths, status) in [(&["2"][..], 200), (&["02"], 400), (&["2", "2"], 400)] {
+            let mut request = Request::builder().method("POST").uri("https://api.test/echo");
+            for length in lengths {
+                request = request.header("content-length", *length);
+            }
+            let request = request.body(Full::new(Bytes::from("hi"))).unwrap();
+            let response = sender.send_request(request).await.unwrap();
+            assert_eq!(response.status().as_u16(), status, "{lengths:?}");
+        }
+    });
+    assert_eq!(heard.lines(), ["connected", "POST api.test/echo HTTP/1.1", "body 2"]);
+}
+
+#[test]
 fn tls_is_passed_through_unopened_under_its_own_name_alone() {
     in_the_world!();
     let site = Site::new(&["pinned.test"]);
