@@ -30,7 +30,7 @@ fuzz_target!(|text: &str| {
                 "{text:?} {name}:{port}"
             );
             let request = Some((&b"GET"[..], &b"/x"[..]));
-            let explained = rules.explain(&Question { host: &host, port, request });
+            let explained = rules.explain(&Question { host: &host, port, spoken: None, request });
             assert!(is_allowed || explained.verdict.is_err(), "{text:?} {name}:{port}");
         }
     }
