@@ -158,8 +158,9 @@ impl Network {
     }
 
     fn send(&self, mut asked: Asked<'_>) -> Result<Vec<u8>, Refused> {
-        let mut stream = self.stream(asked.number()?)?;
-        let Some(within) = patience(&mut asked)? else {
+        let (handle, within) = (asked.number()?, patience(&mut asked)?);
+        let mut stream = self.stream(handle)?;
+        let Some(within) = within else {
             stream.write_all(asked.0)?;
             return Ok(counted(asked.0.len()));
         };
