@@ -13,6 +13,7 @@ use cofferdam_backends::container::Container;
 use cofferdam_core::artifact::{Collect, Entry, Found};
 use cofferdam_core::backend::{Backend, BackendError, Ending, Exec, Output};
 use cofferdam_core::files::{GuestPath, Pattern, Shown, Workspace};
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::outlet::Closed;
 use cofferdam_core::policy::{
@@ -68,7 +69,13 @@ fn run_limited(files: FilesLayer, limits: LimitsLayer, shell: &str) -> Result<Ra
         let mut session = container.open(&new_run(), grant(files, limits), Arc::new(Closed)).await?;
         let argv = Argv::new(c"sh".into(), vec![c"-c".into(), std::ffi::CString::new(shell).unwrap()]);
         let program = Program::Command(argv);
-        let exec = Exec { program, environment: vec![], terminal: None, stdin: false };
+        let exec = Exec {
+            program,
+            environment: vec![],
+            delivered: Deliveries::default(),
+            terminal: None,
+            stdin: false,
+        };
         let running = session.exec(exec).await?;
         let mut output = vec![];
         while let Some(piece) = running.output().await? {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use cofferdam_backends::container::Container;
 use cofferdam_core::backend::{Backend, Ending, Exec, Output, Session};
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::outlet::{Doors, Outlets as _};
 use cofferdam_core::policy::{BackendName, Ceiling, Layer, Policy, PolicyHash, Profile, decide};
@@ -73,7 +74,13 @@ fn run(container: &Container, code: &str) -> (String, Ending, Doors, Arc<Scripte
 
 async fn say(session: &mut dyn Session, code: &str) -> (String, Ending) {
     let argv = Argv::new(c"/usr/bin/python3".into(), vec![c"-c".into(), CString::new(code).unwrap()]);
-    let exec = Exec { program: Program::Command(argv), environment: vec![], terminal: None, stdin: false };
+    let exec = Exec {
+        program: Program::Command(argv),
+        environment: vec![],
+        delivered: Deliveries::default(),
+        terminal: None,
+        stdin: false,
+    };
     let running = session.exec(exec).await.unwrap();
     let mut said = vec![];
     while let Some(Output::Stdout(bytes) | Output::Stderr(bytes)) = running.output().await.unwrap() {

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use crate::artifact::Rejection;
 use crate::capability::{Capability, Gap};
 use crate::egress::{CheckedAddress, Denial, Destination, Door, RequestPermit, Terms, TunnelPermit};
+use crate::lease::{LeaseBegin, LeaseEnd};
 use crate::outcome::{AuditSpan, End, LimitName, RunId};
 use crate::policy::{BackendName, PolicyHash, Profile};
 
@@ -60,6 +61,12 @@ pub enum Event {
         /// How many more refusals there were that have no event of their own.
         more: u64,
     },
+    /// A credential was minted; its value is about to be handed out.
+    LeaseMinted(Box<LeaseBegin>),
+    /// What nobody was responsible for any more was ended: whoever held it was killed.
+    LeaseOrphaned(Box<LeaseEnd>),
+    /// A credential ended, or nobody knows: the state says.
+    LeaseRevoked(Box<LeaseEnd>),
     /// A limit was reached.
     LimitHit(LimitName),
     /// Captured output was dropped.
@@ -119,6 +126,9 @@ impl Event {
             Event::DnsDenied { .. } => "dns.denied",
             Event::EgressAllowed(_) => "egress.allowed",
             Event::EgressDenied { .. } => "egress.denied",
+            Event::LeaseMinted(_) => "lease.minted",
+            Event::LeaseOrphaned(_) => "lease.orphaned",
+            Event::LeaseRevoked(_) => "lease.revoked",
             Event::LimitHit(_) => "limit.hit",
             Event::OutputTruncated { .. } => "output.truncated",
             Event::PolicyLoaded { .. } => "policy.loaded",

@@ -28,6 +28,7 @@ use crate::artifact::Collect;
 use crate::capability::{Capability, Gap, Offers};
 use crate::files::Files;
 use crate::grant::Grant;
+use crate::lease::Deliveries;
 use crate::outcome::{LimitName, RunId, Usage};
 use crate::outlet::{Outlet, OutletError};
 use crate::request::{Argv, File, FileName, Lang, Origin, Program, Request, Script, Variable, WindowSize};
@@ -185,13 +186,14 @@ pub trait Session: Send {
     fn close(self: Box<Self>) -> Boxed<'static, Result<(), BackendError>>;
 }
 
-/// What to start in a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What to start in a session. Not `Debug` or `Clone`: what is delivered may be secret.
 pub struct Exec {
     /// The program.
     pub program: Program,
     /// Variables for it alone, on top of those that were granted.
     pub environment: Vec<Variable>,
+    /// Credentials that it holds itself, on top of all variables.
+    pub delivered: Deliveries,
     /// A private terminal of this size, which is then all three streams.
     pub terminal: Option<WindowSize>,
     /// Whether standard input will be written. Otherwise it is empty from the start.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::artifact::{Artifact, Rejected};
 use crate::capability::{Capability, Gap};
 use crate::egress::Denial;
+use crate::lease::LeaseEnd;
 use crate::policy::{BackendName, PolicyHash, Profile};
 
 /// The identity of one run: `r_` and 26 characters that sort by time.
@@ -86,6 +87,8 @@ pub struct Outcome {
     pub gaps: Vec<Gap>,
     /// What was refused on its way out.
     pub denials: Denials,
+    /// Credentials that were minted, and what became of each.
+    pub leases: Vec<LeaseEnd>,
     /// Files that were taken out.
     pub artifacts: Vec<Artifact>,
     /// What was not taken out, and why.
@@ -237,10 +240,16 @@ fault_codes! {
     BackendLost = "backend_lost", Cofferdam, 125;
     /// The request contradicts itself or can't be read.
     BadRequest = "bad_request", Request, 125;
+    /// A credential that was asked for is more than its issuer may give, or none that the operator has.
+    CredentialDenied = "credential_denied", Request, 125;
     /// The host refused an operation midway.
     HostError = "host_error", Host, 125;
     /// A state that can't be.
     Internal = "internal", Cofferdam, 125;
+    /// An issuer can't be reached, or doesn't mint.
+    IssuerFailed = "issuer_failed", Upstream, 125;
+    /// The operator's side of credentials is wrong: the file of issuers, a root, the journal.
+    IssuersUnusable = "issuers_unusable", Host, 125;
     /// The program's file can't be executed.
     NotExecutable = "not_executable", Request, 126;
     /// The program doesn't exist in the sandbox.

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cofferdam_core::audit::{AuditError, AuditSink};
+use cofferdam_core::lease::{Leases, NoLeases};
 use cofferdam_core::outlet::{Closed, Outlets};
 use cofferdam_core::policy::{Policy, PolicyHash};
 use sha2::{Digest, Sha256};
@@ -33,6 +34,7 @@ pub struct Engine {
     state: State,
     audit: Arc<dyn AuditSink>,
     outlets: Arc<dyn Outlets>,
+    leases: Arc<dyn Leases>,
 }
 
 /// The engine can't work here.
@@ -56,13 +58,19 @@ impl Engine {
     pub fn open(candidates: Vec<Candidate>, state: &Path) -> Result<Engine, EngineError> {
         let state = State::open(state)?;
         let audit = Arc::new(record::AuditLog::open(state.folder())?);
-        Ok(Engine { candidates, state, audit, outlets: Arc::new(Closed) })
+        Ok(Engine { candidates, state, audit, outlets: Arc::new(Closed), leases: Arc::new(NoLeases) })
     }
 
     /// The same with ways out for its sandboxes.
     #[must_use]
     pub fn with_outlets(self, outlets: Arc<dyn Outlets>) -> Engine {
         Engine { outlets, ..self }
+    }
+
+    /// The same with somebody who mints the credentials that grants name.
+    #[must_use]
+    pub fn with_leases(self, leases: Arc<dyn Leases>) -> Engine {
+        Engine { leases, ..self }
     }
 
     /// The boundaries that there are, and those that there could be.

@@ -16,6 +16,7 @@ mod collect;
 mod ends;
 mod fault;
 mod keep;
+mod leases;
 mod stream;
 pub(crate) mod way_out;
 
@@ -28,6 +29,7 @@ use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, S
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Pattern;
 use cofferdam_core::grant::Grant;
+use cofferdam_core::lease::{Deliveries, LeaseEnd};
 use cofferdam_core::outcome::{
     AuditSpan, Blame, Denials, End, Fault, LimitName, NetworkUsage, Outcome, Ran, RunId, Times, Usage,
 };
@@ -46,6 +48,7 @@ pub use collect::collect_for_fuzzing;
 use ends::{Cause, Ended};
 pub use fault::no_backend;
 pub use keep::{Content, FileKept, Former, Gone, Keep};
+use leases::Leased;
 use way_out::WayOut;
 
 /// What a run is connected to.
@@ -104,6 +107,7 @@ struct Draft {
     usage: Usage,
     network: NetworkUsage,
     denials: Denials,
+    leases: Vec<LeaseEnd>,
     limits_hit: BTreeSet<LimitName>,
     left_processes: u32,
     collected: Collected,
@@ -143,6 +147,12 @@ struct Held {
     wanted_again: bool,
     /// When the sandbox was asked for.
     opening: Instant,
+}
+
+/// What a run has once its sandbox is open.
+struct Opened {
+    session: Box<dyn Session>,
+    leased: Leased,
 }
 
 /// What became of a sandbox when its run ended.
@@ -263,6 +273,7 @@ struct Obtained {
     session: Box<dyn Session>,
     lock: RunLock,
     outlet: Arc<dyn Outlet>,
+    leased: Leased,
 }
 
 /// Why there is no sandbox.
@@ -357,16 +368,18 @@ impl<'a> Story<'a> {
         };
         let (engine, pool) = (self.engine, self.pool);
         let promised = promised(&grant, &selected);
-        let Obtained { mut session, lock, outlet } = match self.obtain(granted, grant, selected).await {
-            Ok(obtained) => obtained,
-            Err(Unopened::Failed(fault)) => return self.failed(Ran::No, fault),
-            Err(Unopened::Refused(fault)) => return self.refused(fault),
-        };
+        let Obtained { mut session, lock, outlet, mut leased } =
+            match self.obtain(granted, grant, selected).await {
+                Ok(obtained) => obtained,
+                Err(Unopened::Failed(fault)) => return self.failed(Ran::No, fault),
+                Err(Unopened::Refused(fault)) => return self.refused(fault),
+            };
         self.outcome.enforced = session.enforced().clone();
         let lacking: Vec<_> = promised.difference(session.enforced()).collect();
         if !lacking.is_empty() && !weaken::is_any_off() {
             let fault = fault::of_weaker(&lacking);
             way_out::close_unused(outlet.as_ref()).await;
+            self.outcome.leases = leased.end().await;
             let halted = session.halt().await;
             if session.close().await.is_err() || halted.is_err() {
                 lock.leave_to_sweep();
@@ -374,7 +387,8 @@ impl<'a> Story<'a> {
             return self.failed(Ran::No, fault);
         }
         let way_out = WayOut::of(self.run, outlet, Arc::clone(&engine.audit));
-        let (told, fate) = self.in_session(request, session, &way_out, held, streams, keep).await;
+        let opened = Opened { session, leased };
+        let (told, fate) = self.in_session(request, opened, &way_out, held, streams, keep).await;
         match (fate, pool, key) {
             (Fate::Settled(session), Some(pool), Some(key)) => {
                 pool.take_back(engine, name, key, session, lock).await;
@@ -405,8 +419,15 @@ impl<'a> Story<'a> {
                 return refused(fault::of_audit(&error));
             }
             (self.outcome.backend, self.outcome.gaps) = (Some((name, why)), gaps);
+            let leased = match Leased::prepare(self.engine, self.run, &grant).await {
+                Ok(leased) => leased,
+                Err(fault) => {
+                    parked.discard().await;
+                    return refused(fault);
+                }
+            };
             let Parked { session, lock, outlet, .. } = parked;
-            return Ok(Obtained { session, lock, outlet });
+            return Ok(Obtained { session, lock, outlet, leased });
         }
         if let Err(error) = self.append(&granted) {
             return refused(fault::of_audit(&error));
@@ -424,27 +445,34 @@ impl<'a> Story<'a> {
         stop_at("opening-recorded");
         let outlet = self.engine.outlets.open(self.run, &grant);
         let outlet = outlet.map_err(|error| Unopened::Failed(fault::of_outlet(&error)))?;
+        let leased = Leased::prepare(self.engine, self.run, &grant).await;
+        let mut leased = leased.map_err(Unopened::Refused)?;
         match backend.open(self.run, grant, Arc::clone(&outlet)).await {
-            Ok(session) => Ok(Obtained { session, lock, outlet }),
-            Err(error) => Err(match fault::of_backend(&error) {
-                // What the requester can mend, and nothing of it ran.
-                fault if fault.code.blame() == Blame::Request => Unopened::Refused(fault),
-                fault => Unopened::Failed(fault),
-            }),
+            Ok(session) => Ok(Obtained { session, lock, outlet, leased }),
+            Err(error) => {
+                self.outcome.leases = leased.end().await;
+                Err(match fault::of_backend(&error) {
+                    // What the requester can mend, and nothing of it ran.
+                    fault if fault.code.blame() == Blame::Request => Unopened::Refused(fault),
+                    fault => Unopened::Failed(fault),
+                })
+            }
         }
     }
 
     async fn in_session(
         mut self,
         request: Request,
-        mut session: Box<dyn Session>,
+        opened: Opened,
         way_out: &WayOut,
         held: Held,
         streams: &dyn Streams,
         keep: Option<&mut dyn Keep>,
     ) -> (Told<'a>, Fate) {
         stop_at("opened");
-        let ended = self.while_it_runs(request, session.as_mut(), way_out, &held, streams).await;
+        let Opened { mut session, mut leased } = opened;
+        let delivered = leased.take();
+        let ended = self.while_it_runs(request, delivered, session.as_mut(), way_out, &held, streams).await;
         let closing = Instant::now();
         self.take_in(way_out.cut().await);
         stop_at("program-ended");
@@ -456,6 +484,7 @@ impl<'a> Story<'a> {
         };
         let halted = left.is_ok();
         stop_at("halted");
+        self.outcome.leases = leased.end().await;
         if let (true, Ok(ended)) = (halted && held.collect, &ended)
             && !matches!(ended.cause, Cause::Backend(_) | Cause::Program(Ending::Lost, _))
         {
@@ -491,6 +520,7 @@ impl<'a> Story<'a> {
     async fn while_it_runs(
         &mut self,
         request: Request,
+        delivered: Deliveries,
         session: &mut dyn Session,
         way_out: &WayOut,
         held: &Held,
@@ -499,7 +529,7 @@ impl<'a> Story<'a> {
         let (limits, deadline) = (&held.limits, stream::deadline(&held.limits));
         let started = tokio::select! {
             biased; // who has started has
-            started = self.start(request, session, streams) => Ok(started?),
+            started = self.start(request, delivered, session, streams) => Ok(started?),
             cause = stream::end_of_the_wait(deadline, streams) => Err(cause),
         };
         stop_at("program-started");
@@ -535,6 +565,7 @@ impl<'a> Story<'a> {
     async fn start(
         &mut self,
         request: Request,
+        delivered: Deliveries,
         session: &mut dyn Session,
         streams: &dyn Streams,
     ) -> Result<Box<dyn cofferdam_core::backend::Running>, Unstarted> {
@@ -547,6 +578,7 @@ impl<'a> Story<'a> {
         let exec = Exec {
             program: request.program,
             environment: request.environment,
+            delivered,
             terminal: request.terminal,
             stdin,
         };
@@ -620,6 +652,7 @@ impl Told<'_> {
         let events: Vec<_> = std::mem::take(&mut self.story.closing).into_iter().chain(end).collect();
         self.story.note(&events);
         stop_at("end-recorded");
+        self.hints.extend(self.story.outcome.leases.iter().filter_map(leases::warning));
         let Story { run, started, times, span, outcome, began, unrecorded, .. } = self.story;
         // Where that is why it was refused, the refusal says it.
         if unrecorded > 0 && self.end != End::Refused {
@@ -648,6 +681,7 @@ impl Told<'_> {
             enforced: outcome.enforced,
             gaps: outcome.gaps,
             denials: outcome.denials,
+            leases: outcome.leases,
             artifacts: outcome.collected.artifacts,
             rejected: outcome.collected.rejected,
             policy: outcome.policy,

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::{ALWAYS_HIDDEN, GuestPath, Pattern, Python, Shown, Workspace};
 use cofferdam_core::grant::Grant;
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::policy::{
     Ceiling, Cpus, Layer, Limits, LimitsLayer, Policy, PolicyHash, Profile, decide,
 };
@@ -336,7 +337,7 @@ fn terminal_agrees(grant: &Grant, steps: &[Step]) {
 
 fn environment_agrees(grant: &Grant, own: &[Variable]) {
     let python = grant.files().python.as_ref();
-    let told = variables(python, grant.environment(), own.to_vec());
+    let told = variables(python, grant.environment(), own.to_vec(), &Deliveries::default());
     let told: BTreeMap<String, CString> = told
         .into_iter()
         .map(|line| (line.to_str().unwrap().split('=').next().unwrap().to_owned(), line))
@@ -357,7 +358,7 @@ fn environment_agrees(grant: &Grant, own: &[Variable]) {
     for (name, line) in &expected {
         assert_eq!(told.get(*name), Some(line));
     }
-    let ours = variables(python, &[], vec![]).len();
+    let ours = variables(python, &[], vec![], &Deliveries::default()).len();
     let known = ["PATH", "HOME"].iter().filter(|name| expected.contains_key(**name)).count();
     assert_eq!(told.len(), ours + expected.len() - known, "a name that nobody granted: {told:?}");
 }

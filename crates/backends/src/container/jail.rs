@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cofferdam_core::backend::BackendError;
-use cofferdam_core::capability::Capability;
 use cofferdam_core::outcome::LimitName;
 use cofferdam_core::request::Variable;
 use cofferdam_sys::process::{self, Space};
@@ -48,11 +47,6 @@ fn unseen(error: io::Error) -> BackendError {
 }
 
 impl ContainerSession {
-    /// What holds for everything inside, for a backend that says the rest.
-    pub(crate) fn enforced_mut(&mut self) -> &mut BTreeSet<Capability> {
-        &mut self.enforced
-    }
-
     /// The variables that were granted.
     pub(crate) fn environment(&self) -> &[Variable] {
         &self.environment

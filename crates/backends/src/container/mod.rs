@@ -72,6 +72,8 @@ pub struct Container {
     found: OnceLock<(Host, Offers)>,
     /// Whether there are ways out for its sandboxes.
     reaches_out: bool,
+    /// Whether programs may hold credentials: somebody mints them and ends them.
+    holds_credentials: bool,
     /// A folder of ours: the guest agent's program is kept in it, and disks are made there.
     folder: PathBuf,
 }
@@ -83,7 +85,7 @@ impl Container {
     /// `folder` is one that only we can write; the first run puts the guest agent's program into it.
     #[must_use]
     pub fn for_runs(folder: PathBuf) -> Self {
-        Container { found: OnceLock::new(), reaches_out: false, folder }
+        Container { found: OnceLock::new(), reaches_out: false, holds_credentials: false, folder }
     }
 
     /// The same where the engine has ways out for sandboxes: then what a container sends is captured and judged,
@@ -97,12 +99,25 @@ impl Container {
         self
     }
 
+    /// The same where the engine has credentials minted. They go to a sandbox only where what leaves it is judged outside.
+    #[must_use]
+    pub fn with_credentials(mut self) -> Self {
+        self.holds_credentials = true;
+        if let Some((host, _)) = self.found.take() {
+            self.found = OnceLock::from(self.found_on(host));
+        }
+        self
+    }
+
     /// What is found on a host, with what it captures if that is wanted.
     fn found_on(&self, mut host: Host) -> (Host, Offers) {
         if self.reaches_out {
             host.look_at_captures(&self.folder);
         }
-        let offers = host.offers();
+        let mut offers = host.offers();
+        if self.holds_credentials && offers.enforced().contains(&Capability::Egress) {
+            offers = offers.with([Capability::Credentials]);
+        }
         (host, offers)
     }
 
@@ -111,7 +126,12 @@ impl Container {
     pub fn probe(folder: PathBuf) -> Self {
         let host = Host::look();
         let offers = host.offers();
-        Container { found: OnceLock::from((host, offers)), reaches_out: false, folder }
+        Container {
+            found: OnceLock::from((host, offers)),
+            reaches_out: false,
+            holds_credentials: false,
+            folder,
+        }
     }
 
     fn found(&self) -> &(Host, Offers) {
@@ -191,7 +211,11 @@ impl Backend for Container {
     ) -> Boxed<'a, Result<Box<dyn Session>, BackendError>> {
         Box::pin(async move {
             let (gaps, fittings) = (self.gaps(&grant), Fittings::default());
-            let session = self.open_with(run, &grant, &gaps, &fittings, Some(outlet)).await?;
+            let mut session = self.open_with(run, &grant, &gaps, &fittings, Some(outlet)).await?;
+            let asks_for_credentials = grant.asks().contains(&Capability::Credentials);
+            if asks_for_credentials && self.offers().enforced().contains(&Capability::Credentials) {
+                session.enforced_mut().insert(Capability::Credentials);
+            }
             Ok(Box::new(session) as Box<dyn Session>)
         })
     }

@@ -13,6 +13,7 @@ use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{BackendError, Boxed, Exec, Left, Running, Session, as_command};
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Python;
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::outcome::{LimitName, Usage};
 use cofferdam_core::outlet::Outlet;
 use cofferdam_core::request::{File, Lang, Variable, WindowSize};
@@ -176,6 +177,11 @@ impl ContainerSession {
         failure.map_or(error, of_launch)
     }
 
+    /// What holds for everything inside, for a backend that says the rest.
+    pub(crate) fn enforced_mut(&mut self) -> &mut BTreeSet<Capability> {
+        &mut self.enforced
+    }
+
     /// Takes the folder that holds what the program changes.
     fn take_changed(&self) -> Result<OwnedFd, BackendError> {
         self.launched.handed_over().map_err(BackendError::host("open the working directory"))
@@ -200,7 +206,7 @@ impl ContainerSession {
             stop_at("file-put");
         }
         let argv = argv.words().map(CString::from).collect();
-        let envp = variables(self.python.as_ref(), &self.environment, exec.environment);
+        let envp = variables(self.python.as_ref(), &self.environment, exec.environment, &exec.delivered);
         let (number, streams) = match exec.terminal {
             Some(size) => self.start_on_terminal(argv, envp, size).await?,
             None => self.start_on_pipes(argv, envp, exec.stdin).await?,
@@ -313,7 +319,12 @@ fn python_variables(python: Option<&Python>) -> Vec<Variable> {
 }
 
 /// A program's environment: ours, on top of it what was granted, and on top of that its own.
-pub(super) fn variables(python: Option<&Python>, granted: &[Variable], own: Vec<Variable>) -> Vec<CString> {
+pub(super) fn variables(
+    python: Option<&Python>,
+    granted: &[Variable],
+    own: Vec<Variable>,
+    delivered: &Deliveries,
+) -> Vec<CString> {
     let ours = [
         ("HOME", "/home/user"),
         ("LANG", "C.UTF-8"),
@@ -332,6 +343,7 @@ pub(super) fn variables(python: Option<&Python>, granted: &[Variable], own: Vec<
     for variable in ours.chain(granted.iter().cloned()).chain(own) {
         lines.insert(variable.name().to_owned(), variable.to_c_string());
     }
+    lines.extend(delivered.variables.iter().map(|secret| (secret.name().to_owned(), secret.to_c_string())));
     lines.into_values().collect()
 }
 

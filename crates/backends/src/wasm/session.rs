@@ -17,6 +17,7 @@ use cofferdam_core::artifact::Collect;
 use cofferdam_core::backend::{BackendError, Boxed, Ending, Exec, Left, Output, Running, Session};
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::Workspace;
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::outcome::Usage;
 use cofferdam_core::outlet::Outlet;
 use cofferdam_core::request::{File, Lang, Origin, Program, Script, Variable, WindowSize};
@@ -213,7 +214,7 @@ impl WasmSession {
 
     /// Starts a program.
     async fn start(&mut self, exec: Exec) -> Result<WasmRunning, BackendError> {
-        let Exec { program, environment, terminal, stdin } = exec;
+        let Exec { program, environment, delivered, terminal, stdin } = exec;
         if terminal.is_some() {
             return Err(BackendError::host("make the program's terminal")(io::ErrorKind::Unsupported.into()));
         }
@@ -225,7 +226,7 @@ impl WasmSession {
         self.employ(&mut wanted).await?;
         let is_module = matches!(wanted.open.0, Code::Module(_));
         let Wanted { name, script, argv, .. } = wanted;
-        let envp = variables(self.jail.environment(), environment);
+        let envp = variables(self.jail.environment(), environment, &delivered);
         let seed = fd::random_bytes().map(weakened::seed).map_err(BackendError::host("read random bytes"))?;
         let run = ToWorker::Run { script, argv, envp, seed };
         let (pipes, inside) = Pipes::make(stdin).map_err(BackendError::host("make the program's pipes"))?;
@@ -666,7 +667,7 @@ pub(super) fn is_module(name: &CStr) -> bool {
 
 /// A program's environment: ours, on top of it what was granted, and on top of that its own. Nothing of the
 /// host's.
-fn variables(granted: &[Variable], own: Vec<Variable>) -> Vec<CString> {
+fn variables(granted: &[Variable], own: Vec<Variable>, delivered: &Deliveries) -> Vec<CString> {
     let ours = [
         ("HOME", "/home/user"),
         ("LANG", "C.UTF-8"),
@@ -679,6 +680,7 @@ fn variables(granted: &[Variable], own: Vec<Variable>) -> Vec<CString> {
     for variable in weakened::environment().chain(ours).chain(granted.iter().cloned()).chain(own) {
         lines.insert(variable.name().to_owned(), variable.to_c_string());
     }
+    lines.extend(delivered.variables.iter().map(|secret| (secret.name().to_owned(), secret.to_c_string())));
     lines.into_values().collect()
 }
 
@@ -799,7 +801,7 @@ mod tests {
     fn a_variable_of_the_programs_own_wins_and_nothing_is_the_hosts() {
         let variable = |name: &str, value: &str| Variable::new(name, value).unwrap();
         let granted = [variable("A", "granted"), variable("LANG", "de")];
-        let lines = variables(&granted, vec![variable("A", "own")]);
+        let lines = variables(&granted, vec![variable("A", "own")], &Deliveries::default());
         let lines: Vec<_> = lines.iter().map(|line| line.to_str().unwrap()).collect();
         assert_eq!(
             lines,

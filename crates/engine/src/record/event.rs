@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use cofferdam_core::artifact::Rejection;
 use cofferdam_core::audit::{Event, Passage};
 use cofferdam_core::capability::Gap;
 use cofferdam_core::egress::{Denial, Door};
+use cofferdam_core::lease::LeaseState;
 use cofferdam_core::outcome::{Cancel, End};
 use cofferdam_core::policy::PolicyHash;
 
 use super::head::Head;
 use super::line::push_text;
+use super::time::rfc3339;
 
 /// The event that tells of events that are not there. It belongs to the log, not to a run.
 pub(super) const GAP: &str = "audit.gap";
@@ -47,6 +50,21 @@ pub(super) fn members(event: &Event) -> String {
         }
         Event::EgressDenied { denial, door, ip, more } => {
             members.optional("door", door.map(Door::name)).denial(denial).ip(*ip).more(*more);
+        }
+        Event::LeaseMinted(lease) => {
+            members.text("name", &lease.name).text("issuer", &lease.issuer).scope(&lease.scope);
+            members.time("expires", lease.expires).text("fingerprint", &lease.fingerprint);
+        }
+        Event::LeaseOrphaned(lease) | Event::LeaseRevoked(lease) => {
+            members.text("name", &lease.name).text("issuer", &lease.issuer);
+            members.text("state", lease.state.name());
+            match &lease.state {
+                LeaseState::Dead { after, verified } => {
+                    members.number("revoked_ms", after.as_millis() as u64).text("verified", verified)
+                }
+                LeaseState::Expires => members.time("expires", lease.expires),
+                LeaseState::Unknown { why } => members.text("why", why),
+            };
         }
         Event::LimitHit(limit) => {
             members.text("limit", limit.name());
@@ -107,6 +125,32 @@ impl Members {
             Some(text) => self.text(name, text),
             None => self,
         }
+    }
+
+    fn time(&mut self, name: &str, time: Option<SystemTime>) -> &mut Self {
+        self.optional(name, time.map(rfc3339).as_deref())
+    }
+
+    /// What a credential may do: an object with a list for each field.
+    fn scope(&mut self, scope: &BTreeMap<String, Vec<String>>) -> &mut Self {
+        let out = self.name("scope");
+        out.push('{');
+        for (at, (field, values)) in scope.iter().enumerate() {
+            if at > 0 {
+                out.push(',');
+            }
+            push_text(out, field);
+            out.push_str(":[");
+            for (at, value) in values.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                push_text(out, value);
+            }
+            out.push(']');
+        }
+        out.push('}');
+        self
     }
 
     fn ip(&mut self, ip: Option<IpAddr>) -> &mut Self {

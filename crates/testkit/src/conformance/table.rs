@@ -105,7 +105,7 @@ macro_rules! each_entry {
                 PassesTheHostsEnvironment what_no_policy_names_is_not_passed "the host's";
                 LetsOut nothing_leaves_without_a_rule "something left by";
                 ClosesDoors a_rule_lets_through_what_it_names_or_is_refused "what the rule names";
-                ClaimsCredentials a_credential_is_refused_as_long_as_nobody_mints_it "without its credential";
+                ClaimsCredentials a_credential_is_refused_as_long_as_nobody_mints_it "there is no broker here";
                 IgnoresWorkspace a_workspace_is_seen_and_not_written "No such file or directory: 'src/a.txt'";
                 WritesThrough a_workspace_is_seen_and_not_written "the host's files are others now";
                 IgnoresCopy a_copy_is_of_the_moment_before_the_start "since is in the copy";

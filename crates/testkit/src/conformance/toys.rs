@@ -21,6 +21,7 @@ use cofferdam_core::backend::{
 use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::{Files, GuestPath, Shown};
 use cofferdam_core::grant::Grant;
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::outcome::{RunId, Usage};
 use cofferdam_core::outlet::{Cut, Dial, Doors, Outlet, OutletError, Sink};
 use cofferdam_core::policy::{ALWAYS_ASKED, Cpus, Environment, Policy, decide};
@@ -426,10 +427,12 @@ impl Session for ToySession {
         Box::pin(async move {
             self.spoil(&mut exec);
             let vice = self.vice;
-            let inner = match self.inner().exec(exec.clone()).await {
+            let (environment, terminal, stdin) = (exec.environment.clone(), exec.terminal, exec.stdin);
+            let inner = match self.inner().exec(exec).await {
                 Err(BackendError::Exec { .. }) if vice == Vice::CallsTheMissingStarted => {
                     let argv = Argv::new(c"sh".into(), vec![c"-c".into(), c"exit 127".into()]);
-                    self.inner().exec(Exec { program: Program::Command(argv), ..exec }).await?
+                    let (program, delivered) = (Program::Command(argv), Deliveries::default());
+                    self.inner().exec(Exec { program, environment, delivered, terminal, stdin }).await?
                 }
                 result => result?,
             };

@@ -15,6 +15,7 @@ use cofferdam_core::backend::{Backend, BackendError, Boxed, Ending, Exec, Fit, O
 use cofferdam_core::capability::{Capability, Gap, Offers};
 use cofferdam_core::files::Files;
 use cofferdam_core::grant::Grant;
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::outcome::{End, FaultCode, LimitName, Outcome, Ran as HasRun, RunId};
 use cofferdam_core::outlet::{Closed, Outlet, Outlets};
 use cofferdam_core::policy::{ALWAYS_ASKED, Ceiling, Layer, LimitsLayer, Policy, Profile, decide};
@@ -398,7 +399,7 @@ pub(super) fn python(code: &str) -> Program {
 
 /// What starts a program without more ado.
 pub(super) fn exec(program: Program) -> Exec {
-    Exec { program, environment: vec![], terminal: None, stdin: false }
+    Exec { program, environment: vec![], delivered: Deliveries::default(), terminal: None, stdin: false }
 }
 
 /// A file that is put.
