@@ -13,6 +13,7 @@ use std::time::Instant;
 use cofferdam_backends::container::Container;
 use cofferdam_core::audit::{AuditError, Event};
 use cofferdam_core::backend::{Backend, Boxed, Exec, Running, Session};
+use cofferdam_core::lease::Deliveries;
 use cofferdam_core::outcome::RunId;
 use cofferdam_core::outlet::{Outlet, Outlets as _, Sink};
 use cofferdam_core::policy::{BackendName, Ceiling, Layer, Policy, PolicyHash, Profile, decide};
@@ -84,7 +85,8 @@ async fn opened(container: &Container, round: u64) -> Opened {
     let outlet = ways_out().open(&run, &grant).unwrap();
     let mut session = container.open(&run, grant, Arc::clone(&outlet)).await.unwrap();
     outlet.record(&run, Arc::new(Nothing));
-    let exec = Exec { program, environment: vec![], terminal: None, stdin: false };
+    let exec =
+        Exec { program, environment: vec![], delivered: Deliveries::default(), terminal: None, stdin: false };
     let running = session.exec(exec).await.unwrap();
     Opened { session, running, outlet }
 }

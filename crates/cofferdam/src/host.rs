@@ -30,7 +30,7 @@ fn backends(state: &Path, container: &dyn Fn() -> Container) -> Vec<Candidate> {
         .map(|&name| Candidate {
             name,
             backend: match name {
-                BackendName::Container => Ok(Box::new(container().with_outlets()) as _),
+                BackendName::Container => Ok(Box::new(container().with_outlets().with_credentials()) as _),
                 #[cfg(feature = "wasm")]
                 BackendName::Wasm => in_wasm(state, container()).map(|wasm| Box::new(wasm) as _),
                 other => Err(not_built(other)),

@@ -17,6 +17,7 @@
 mod artifacts;
 mod cli;
 mod console;
+mod credentials;
 mod egress;
 mod files;
 mod hints;

@@ -39,7 +39,7 @@ use crate::console::{Kept, Signals};
 use crate::files::{Loaded, narrow, value};
 use crate::hints::{self, Asked};
 use crate::report::job_id::JobId;
-use crate::{egress, host, report};
+use crate::{credentials, egress, host, report};
 use answers::{Answer, Answers, Written};
 pub(crate) use job::JobLine;
 use job::{Job, Refused};
@@ -137,7 +137,7 @@ pub(super) fn main(args: &BatchArgs) -> u8 {
 const CANCELLED: u8 = 130;
 
 fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
-    let Judged { mut policy, rest, state, node, roots } = args.options.judge()?;
+    let Judged { mut policy, rest, state, node, roots, leases } = args.options.judge()?;
     let outlets = egress::outlets(&node, &rest, &roots).map_err(Unprepared::Request)?;
     let results = args.out.as_deref().map(Results::prepare).transpose().map_err(Unprepared::Request)?;
     policy.files.hide.extend(args.out.as_deref().and_then(|folder| artifacts::hidden(folder, &policy.files)));
@@ -145,8 +145,10 @@ fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
         .map_err(Unprepared::Request)?;
     let engine = Engine::open(host::candidates_for_runs(&state), &state)
         .map_err(|error| Unprepared::Request(report::state_fault(&error, &state)))?
-        .with_outlets(outlets);
+        .with_outlets(outlets)
+        .with_leases(leases);
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
+    credentials::sweep(&state).iter().for_each(|line| report::note(line));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| failed("start the event loop", &error))?;
     let end = LocalSet::new().block_on(&runtime, async {

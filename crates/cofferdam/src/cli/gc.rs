@@ -5,7 +5,7 @@ use std::io::Write;
 use cofferdam_engine::Engine;
 
 use super::Failure;
-use crate::host;
+use crate::{credentials, host};
 
 /// Sweeps, and says what was removed and what could not be.
 ///
@@ -22,7 +22,11 @@ pub(super) fn main(out: &mut dyn Write) -> Result<u8, Failure> {
     for (run, why) in &swept.stuck {
         writeln!(out, "could not remove what {run} left: {why}")?;
     }
-    if swept.removed.is_empty() && swept.stuck.is_empty() {
+    let leases = credentials::sweep(&folder);
+    for line in &leases {
+        writeln!(out, "{line}")?;
+    }
+    if swept.removed.is_empty() && swept.stuck.is_empty() && leases.is_empty() {
         writeln!(out, "nothing was left")?;
     }
     Ok(if swept.stuck.is_empty() { 0 } else { super::REFUSED })

@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::files::{FileError, Node, load_node};
+use crate::files::{FileError, Node, load_issuers, load_node};
 use crate::{host, report};
 
 /// The exit code of whatever is refused, wrongly used or our own fault.
@@ -101,6 +101,9 @@ enum Command {
         #[command(subcommand)]
         what: SetupCommand,
     },
+    /// Mint, revoke and try credentials, for the process that started this
+    #[command(hide = true)]
+    Broker,
     /// Let out what sandboxes send, for the process that started this
     #[command(hide = true)]
     Egress,
@@ -193,6 +196,9 @@ pub(crate) fn main() -> ExitCode {
     if words.get(1).is_some_and(|word| word == PROXY) {
         return ExitCode::from(cofferdam_egress::proxy::main()); // before there is a second thread, or a file open
     }
+    if words.get(1).is_some_and(|word| word == BROKER) {
+        return ExitCode::from(broker());
+    }
     #[cfg(feature = "wasm")]
     if words.get(1).is_some_and(|word| word == WORKER) {
         return worker(); // before anything is looked at that a jail doesn't have
@@ -220,6 +226,7 @@ pub(crate) fn main() -> ExitCode {
         #[cfg(feature = "wasm")]
         Command::Setup { what: SetupCommand::Python(args) } => setup::python(&args),
         Command::Egress => cofferdam_egress::proxy::main(),
+        Command::Broker => broker(),
         #[cfg(feature = "wasm")]
         Command::WasmWorker => return worker(),
     };
@@ -228,6 +235,17 @@ pub(crate) fn main() -> ExitCode {
 
 /// The subcommand of the proxy: `clap`'s name of [`Command::Egress`].
 pub(crate) const PROXY: &str = "egress";
+
+/// The subcommand of the broker: `clap`'s name of [`Command::Broker`].
+pub(crate) const BROKER: &str = "broker";
+
+/// Serves whoever started us: it alone reads the operator's issuers.
+fn broker() -> u8 {
+    let state =
+        || node().map_or_else(|_| host::state_folder(&Node::default()), |node| host::state_folder(&node));
+    let issuers = || load_issuers(&host::operator_files("issuers.toml"));
+    cofferdam_broker::process::main(state, issuers)
+}
 
 /// The subcommand of a worker: `clap`'s name of [`Command::WasmWorker`].
 #[cfg(feature = "wasm")]

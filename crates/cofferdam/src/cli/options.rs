@@ -8,11 +8,13 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use cofferdam_core::capability::Capability;
 use cofferdam_core::files::{Files, Pattern, Shown, Workspace};
+use cofferdam_core::lease::Leases;
 use cofferdam_core::outcome::{Fault, FaultCode};
 use cofferdam_core::policy::{
     AllowFlag, BackendName, Cpus, Environment, FilesLayer, Layer, LimitsLayer, NetworkRule, Policy, Profile,
@@ -20,6 +22,7 @@ use cofferdam_core::policy::{
 use cofferdam_core::request::Variable;
 
 use super::Failure;
+use crate::credentials::{self, CredFlag};
 use crate::files::value::BadValue;
 use crate::files::{FileError, Node, Rest, load_policy, load_users_policy, value};
 use crate::presets::{self, Machine};
@@ -93,6 +96,10 @@ pub(super) struct Options {
     /// http://HOST, tcp://HOST:PORT, tls://HOST unopened, or what pypi, npm or git:HOST are configured for
     #[arg(long, value_name = "RULE", value_parser = allow, help_heading = "Network")]
     allow: Vec<AllowFlag>,
+    /// Mint a credential for this run alone, and see it dead at its end: NAME=ISSUER:KEY=VALUE,… of the
+    /// operator's issuers.toml, for example db=postgres.main:template=readers,database=shop
+    #[arg(long, value_name = "SPEC", value_parser = CredFlag::parse, help_heading = "Network")]
+    cred: Vec<CredFlag>,
     /// Only a backend that enforces this, for example separate-kernel
     #[arg(long, value_name = "CAPABILITY", value_parser = capability, help_heading = "Boundary")]
     require: Vec<Capability>,
@@ -207,6 +214,8 @@ pub(super) struct Judged {
     pub(super) node: Node,
     /// Files with certificates that clients of this machine trust for what they are configured to reach.
     pub(super) roots: Vec<PathBuf>,
+    /// Who mints what the policy and the flags name.
+    pub(super) leases: Arc<dyn Leases>,
 }
 
 impl Options {
@@ -218,7 +227,9 @@ impl Options {
         let file = self.policy.as_deref().map(|file| load_policy(file, &environment)).transpose()?;
         let rest = file.as_ref().or(users.as_ref()).map(|loaded| loaded.rest.clone()).unwrap_or_default();
         let [users, file] = [users, file].map(|loaded| loaded.map(|loaded| loaded.layer).unwrap_or_default());
-        let reached = reached(&self.allow)?;
+        let mut reached = reached(&self.allow)?;
+        let broker = credentials::broker().map_err(Unprepared::Request)?;
+        reached.rules.extend(credentials::rules(&broker, &self.cred).map_err(Unprepared::Request)?);
         let mut layers = [users, file, flags_layer(self, &reached)?];
         if self.copy {
             copy_workspace(&mut layers)?;
@@ -230,6 +241,8 @@ impl Options {
                 "ask for less, or have the node's operator raise the ceiling in node.toml",
             )
         })?;
+        let leases = credentials::leases(broker, &policy.network, &rest, &self.cred);
+        let leases = leases.map_err(Unprepared::Request)?;
         if !self.hide.is_empty() && policy.files.workspace.is_none() {
             let fix = "name the folder with --workspace DIR; what isn't shown needs no hiding";
             return Err(Unprepared::request(FaultCode::BadRequest, "--hide: there is no workspace", fix));
@@ -239,7 +252,7 @@ impl Options {
         places::settle(&mut policy.files).map_err(refused)?;
         places::refuse_state(&policy.files, &state).map_err(refused)?;
         refuse_workspace_as_prefix(&policy.files)?;
-        Ok(Judged { policy, rest, state, node, roots: reached.roots })
+        Ok(Judged { policy, rest, state, node, roots: reached.roots, leases })
     }
 }
 
@@ -337,9 +350,9 @@ fn flags_layer(args: &Options, reached: &presets::Found) -> Result<Layer, Unprep
         },
         environment: Environment { set, passed: passed(&args.pass_env)? },
         network: reached.rules.clone(),
+        credentials: args.cred.iter().map(CredFlag::rule).collect(),
         accept_gaps: args.accept_gap.iter().copied().collect(),
         require: args.require.iter().copied().collect(),
-        ..Layer::default()
     })
 }
 

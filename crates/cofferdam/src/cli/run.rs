@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use cofferdam_core::lease::Leases;
 use cofferdam_core::outcome::{Fault, FaultCode, Outcome, RunId};
 use cofferdam_core::outlet::Outlets;
 use cofferdam_core::policy::{Policy, decide};
@@ -29,7 +30,7 @@ use super::words::Named;
 use crate::artifacts::{self, Keeper};
 use crate::console::{Console, Kept};
 use crate::hints::{self, Asked};
-use crate::{egress, host, report};
+use crate::{credentials, egress, host, report};
 pub(super) use program::lang;
 
 /// What `run` and `batch` are both told: the policy, and what is said of a run.
@@ -119,6 +120,8 @@ struct Prepared {
     keeper: Option<Keeper>,
     /// Ways out.
     outlets: Arc<dyn Outlets>,
+    /// Who mints credentials.
+    leases: Arc<dyn Leases>,
 }
 
 /// Runs what was typed; gives the exit code.
@@ -210,7 +213,7 @@ pub(super) fn new_run() -> io::Result<RunId> {
 
 /// Reads the program, the policies and the node's settings.
 fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
-    let Judged { mut policy, rest, state, node, roots } = args.options.judge()?;
+    let Judged { mut policy, rest, state, node, roots, leases } = args.options.judge()?;
     let outlets = egress::outlets(&node, &rest, &roots).map_err(Unprepared::Request)?;
     let keeper = Keeper::prepare(args.out.as_deref(), args.diff.as_deref(), &policy.files)
         .map_err(Unprepared::Request)?;
@@ -225,7 +228,7 @@ fn prepare(args: RunArgs) -> Result<Prepared, Unprepared> {
     };
     let request = program::request(args, &policy.files)?;
     let asked = Asked::new(file, &request.program, &policy);
-    Ok(Prepared { request, policy, state, asked, keeper, outlets })
+    Ok(Prepared { request, policy, state, asked, keeper, outlets, leases })
 }
 
 /// Decides, and runs what was granted.
@@ -235,18 +238,20 @@ fn execute(
     labels: BTreeMap<String, String>,
     console: impl FnOnce() -> io::Result<Console>,
 ) -> Result<(Outcome, [Kept; 2]), Fault> {
-    let Prepared { mut request, policy, state, asked, mut keeper, outlets } = prepared;
+    let Prepared { mut request, policy, state, asked, mut keeper, outlets, leases } = prepared;
     request.labels = labels;
     let host_fault = |message: String| Fault { code: FaultCode::HostError, message, fix: None };
     let engine = Engine::open(host::candidates_for_runs(&state), &state)
         .map_err(|error| report::state_fault(&error, &state))?
-        .with_outlets(outlets);
+        .with_outlets(outlets)
+        .with_leases(leases);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()
         .map_err(|error| host_fault(format!("could not start the event loop: {error}")))?;
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
+    credentials::sweep(&state).iter().for_each(|line| report::note(line));
     let decision = decide(&policy, policy_hash(&policy), &request);
     let program = Some(&request.program).filter(|program| is_short(program)).cloned();
     let result = runtime.block_on(async {

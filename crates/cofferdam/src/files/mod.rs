@@ -16,6 +16,7 @@
 mod check;
 mod error;
 mod extends;
+mod issuers;
 mod job;
 mod node;
 mod policy;
@@ -33,10 +34,11 @@ use cofferdam_core::policy::Layer;
 
 pub(crate) use error::{FileError, HELP_FOLLOWS, did_you_mean};
 pub(crate) use extends::{load_policy, load_users_policy};
+pub(crate) use issuers::load_issuers;
 pub(crate) use job::{JobPolicy, narrow};
 pub(crate) use node::{Node, Resolver, load_node};
-use policy::CredentialTable;
-pub(crate) use policy::PolicyFile;
+pub(crate) use policy::{CredentialTable, PolicyFile};
+pub(crate) use value::BadValue;
 pub(crate) use words::{Denied, Time, VariableName, VariableValue};
 pub(crate) use write::allowing;
 
@@ -54,8 +56,7 @@ pub(crate) struct Loaded {
 
 /// What a policy file says about traffic that a rule allows.
 ///
-/// Nothing of credentials is enforced by this version, nor ignored: they ask for a capability that no backend offers
-/// yet, so that such a run is refused.
+/// What of credentials this version doesn't do is refused, and not ignored: see `credentials`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rest {
     /// The credentials of the layer, with what their issuers have to know.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use cofferdam_core::artifact::Rejection;
+use cofferdam_core::lease::{LeaseEnd, LeaseState};
 use cofferdam_core::outcome::{
     Cancel, Denials, End, Fault, FaultCode, LimitName, NetworkUsage, Outcome, Ran, RunId, Times, Usage,
 };
@@ -67,6 +68,7 @@ pub(crate) fn never_ran(run: &RunId, labels: BTreeMap<String, String>, fault: Fa
         enforced: BTreeSet::new(),
         gaps: vec![],
         denials: Denials::default(),
+        leases: vec![],
         artifacts: vec![],
         rejected: vec![],
         policy: None,
@@ -113,6 +115,13 @@ pub(crate) fn complain(message: &str, fix: Option<&str>) {
     }
 }
 
+/// Says something that happened beside what was asked for.
+pub(crate) fn note(message: &str) {
+    let paint = Paint::for_stderr();
+    let Some(mut err) = stderr() else { return };
+    let _ = writeln!(err, "{}cofferdam:{} {}", paint.dim, paint.plain, inert(message)); // as in `complain`
+}
+
 /// Says what is wrong with a file, and where in it.
 pub(crate) fn complain_about_file(error: FileError) {
     let _ = writeln!(io::stderr().lock(), "{:?}", miette::Report::new(error)); // as above
@@ -132,6 +141,7 @@ pub(crate) fn for_a_person(outcome: &Outcome, kept: &[Kept; 2], quiet: bool) {
         && outcome.gaps.is_empty()
         && outcome.limits_hit.is_empty()
         && outcome.denials.counts().is_empty()
+        && !outcome.leases.iter().any(|lease| matches!(lease.state, LeaseState::Unknown { .. }))
         && outcome.network.udp_refused == 0
         && outcome.rejected.is_empty()
         && !advised;
@@ -175,6 +185,7 @@ fn closing_line(outcome: &Outcome) -> String {
         let more = if others > 0 { format!(" and {others} more") } else { String::new() };
         parts.push(format!("denied {}{more}", first.denial));
     }
+    parts.extend(outcome.leases.iter().map(lease));
     if let Some(first) = outcome.rejected.first() {
         let count = outcome.rejected.len();
         // Quoted, since a name can look like the rest of the line.
@@ -186,6 +197,16 @@ fn closing_line(outcome: &Outcome) -> String {
         parts.push(format!("NOT enforced: {}", gaps.join(", ")));
     }
     parts.join(" · ")
+}
+
+/// What became of a credential: `db (postgres.main) dead after 11 ms: the server refused its login`.
+fn lease(lease: &LeaseEnd) -> String {
+    let end = match &lease.state {
+        LeaseState::Dead { after, verified } => format!("dead after {}: {verified}", short(*after)),
+        LeaseState::Expires => "can't be revoked, and expires".to_owned(),
+        LeaseState::Unknown { why } => format!("MAY STILL BE ALIVE: {why}"),
+    };
+    format!("{} ({}) {end}", lease.name, lease.issuer)
 }
 
 /// Why a file wasn't let out, in plain words.

@@ -1,7 +1,7 @@
 //! The Outcome as JSON, version 1: what people script against.
 //!
 //! [`OutcomeJson`] is the whole object, with its keys in the order in which they are written. What
-//! a later version fills (leases) is there and empty.
+//! a later version fills is there and empty.
 //!
 //! Captured output may be large and is kept outside this process's memory. It is therefore never
 //! held whole here either: it is read twice, in chunks, once to see whether it is UTF-8 and once
@@ -18,6 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use cofferdam_core::artifact::{Artifact, Rejected, Rejection};
 use cofferdam_core::capability::{Capability, Gap};
 use cofferdam_core::egress::{Denial, DenialCode};
+use cofferdam_core::lease::{LeaseEnd, LeaseState};
 use cofferdam_core::outcome::{
     AuditSpan, Blame, Cancel, DenialCount, End, Fault, LimitName, NetworkUsage, Outcome, Ran, Times, Usage,
 };
@@ -124,9 +125,8 @@ pub(crate) struct OutcomeJson<'a> {
     denials: Vec<DenialJson<'a>>,
     /// How many more were denied that aren't among these.
     denials_others: u64,
-    /// Credentials that were minted.
-    #[schemars(schema_with = "objects")]
-    leases: [(); 0],
+    /// Credentials that were minted, and what became of each.
+    leases: Vec<LeaseJson<'a>>,
     /// Files that were taken out: those that are new and those that are others than before.
     artifacts: Vec<ArtifactJson<'a>>,
     /// What was not taken out, and why.
@@ -135,6 +135,53 @@ pub(crate) struct OutcomeJson<'a> {
     policy_sha256: Option<&'a str>,
     /// Where the audit log has the run.
     audit: Option<AuditJson<'a>>,
+}
+
+/// A credential that was minted for the run.
+#[derive(serde::Serialize, JsonSchema)]
+#[schemars(rename = "Lease")]
+struct LeaseJson<'a> {
+    /// Its name in the policy.
+    name: &'a str,
+    /// Who minted it.
+    issuer: &'a str,
+    /// What it could do, in the issuer's words.
+    scope: &'a BTreeMap<String, Vec<String>>,
+    /// When.
+    minted: String,
+    /// When it ends by itself.
+    expires: Option<String>,
+    /// Whether its issuer can end it before.
+    can_revoke: bool,
+    /// `dead`, seen to be so; `expires`, where it can't be revoked; `unknown`, where nobody knows.
+    state: &'static str,
+    /// From the end of the program until its death was seen, in milliseconds.
+    revoked_ms: Option<f64>,
+    /// How its death was seen, or why nobody knows.
+    verified: Option<&'a str>,
+}
+
+impl<'a> From<&'a LeaseEnd> for LeaseJson<'a> {
+    fn from(lease: &'a LeaseEnd) -> Self {
+        let (revoked_ms, verified) = match &lease.state {
+            LeaseState::Dead { after, verified } => {
+                (Some((after.as_secs_f64() * 1e4).round() / 10.0), Some(verified.as_str()))
+            }
+            LeaseState::Expires => (None, None),
+            LeaseState::Unknown { why } => (None, Some(why.as_str())),
+        };
+        LeaseJson {
+            name: &lease.name,
+            issuer: &lease.issuer,
+            scope: &lease.scope,
+            minted: timestamp(lease.minted),
+            expires: lease.expires.map(timestamp),
+            can_revoke: lease.can_revoke,
+            state: lease.state.name(),
+            revoked_ms,
+            verified,
+        }
+    }
 }
 
 /// What went wrong and what to do next.
@@ -302,7 +349,7 @@ impl<'a> From<&'a Outcome> for OutcomeJson<'a> {
             gaps: outcome.gaps.iter().map(GapJson::from).collect(),
             denials: outcome.denials.counts().iter().map(DenialJson::from).collect(),
             denials_others: outcome.denials.others(),
-            leases: [],
+            leases: outcome.leases.iter().map(LeaseJson::from).collect(),
             artifacts: outcome.artifacts.iter().map(ArtifactJson::from).collect(),
             rejected: outcome.rejected.iter().map(RejectedJson::from).collect(),
             policy_sha256: outcome.policy.as_ref().map(|hash| hash.0.as_str()),
@@ -667,10 +714,6 @@ fn one(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"const": 1})
 }
 
-fn objects(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "array", "items": {"type": "object"}})
-}
-
 /// One of some names, or null.
 fn name_or_null(names: impl IntoIterator<Item = &'static str>) -> Schema {
     let names: Vec<_> = names.into_iter().map(Some).chain([None]).collect();
@@ -801,6 +844,7 @@ pub(crate) mod tests {
                 fix: "mount it".into(),
             }],
             denials: Denials::default(),
+            leases: vec![],
             artifacts: vec![],
             rejected: vec![],
             policy: Some(PolicyHash("00".into())),

@@ -10,12 +10,14 @@ mod clients;
 mod command_line;
 #[cfg(feature = "wasm")]
 mod compile;
+mod credentials;
 mod egress;
 mod inputs;
 mod isolation;
 mod leftovers;
 mod limits;
 mod outcome;
+mod postgres;
 mod refusals;
 mod results;
 mod rootless;

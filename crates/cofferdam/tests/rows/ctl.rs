@@ -213,7 +213,7 @@ fn never_starts(row: &mut Row, words: &[&str]) {
 /// What the boundary hasn't can be demanded, and is then refused by its name.
 fn needs_a_boundary_that_is_not_here(row: &mut Row) {
     let lacking: &[&str] = match row.boundary() {
-        Boundary::Container => &["separate-kernel", "no-ambient-authority", "credentials"],
+        Boundary::Container => &["separate-kernel", "no-ambient-authority", "runtime-version"],
         Boundary::Wasm => &["separate-kernel", "credentials"],
     };
     for &capability in lacking {

@@ -1,0 +1,89 @@
+//! What the operator's `issuers.toml` says, as values. Whoever reads the file makes them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// An issuer: who mints, for which hosts, and how much at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuerConfig {
+    /// Its name: the kind and what the operator calls it, `postgres.main`.
+    pub name: String,
+    /// Where the secret is that mints.
+    pub root: Root,
+    /// The hosts that its credentials are for, with their ports.
+    pub hosts: Vec<String>,
+    /// How long a credential of it may live; none means as long as a run.
+    pub max_ttl: Option<Duration>,
+    /// What it mints.
+    pub kind: Kind,
+}
+
+/// Where a secret is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// In a variable of the environment that Cofferdam was started with.
+    Env(String),
+    /// In a file.
+    File(PathBuf),
+    /// In what a program prints, which is called with these words.
+    Command(Vec<String>),
+}
+
+/// What an issuer mints, and its ceiling. A request has to name one of each list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Roles of PostgreSQL, each a member of one template.
+    Postgres {
+        /// Roles that can't log in and have the grants.
+        templates: Vec<String>,
+        /// Databases to which a role is meant to connect.
+        databases: Vec<String>,
+    },
+    /// What a helper prints: `{"token": …, "expires_at": …, "revoke": […]}`.
+    Exec {
+        /// The helper, which is called with these words and gets the scope as JSON on standard input.
+        command: Vec<String>,
+        /// What may be asked for: each field with the values that it may have.
+        scope: BTreeMap<String, Vec<String>>,
+    },
+}
+
+impl Kind {
+    /// The word before the dot of an issuer's name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Postgres { .. } => "postgres",
+            Kind::Exec { .. } => "exec",
+        }
+    }
+
+    /// What a request has to narrow, each with the values that it may have.
+    #[must_use]
+    pub fn ceiling(&self) -> Vec<(&str, &[String])> {
+        match self {
+            Kind::Postgres { templates, databases } => {
+                vec![("template", templates.as_slice()), ("database", databases.as_slice())]
+            }
+            Kind::Exec { scope, .. } => {
+                scope.iter().map(|(name, values)| (name.as_str(), values.as_slice())).collect()
+            }
+        }
+    }
+
+    /// The variables in which clients look for it, and the parts that stand there: `{user}` and so on.
+    #[must_use]
+    pub fn usual_variables(&self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Kind::Postgres { .. } => &[
+                ("PGHOST", "{host}"),
+                ("PGPORT", "{port}"),
+                ("PGUSER", "{user}"),
+                ("PGPASSWORD", "{password}"),
+                ("PGDATABASE", "{database}"),
+            ],
+            Kind::Exec { .. } => &[],
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Issuers: who mints, one module for each kind, behind one trait.
+//!
+//! Revoking and trying go different ways: what an issuer answers to `revoke` is what it believes, and what
+//! [`Issuer::try_use`] sees is what whoever kept the credential would see.
+
+mod exec;
+mod postgres;
+mod root;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use cofferdam_core::secret::Secret;
+
+use crate::config::{IssuerConfig, Kind};
+
+/// A future without a name.
+pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a credential may do: each field that narrows, with its values.
+pub(crate) type Scope = BTreeMap<String, Vec<String>>;
+
+/// A credential, as the templates of `deliver` name its parts: `user`, `password`, `token`.
+pub(crate) struct Minted {
+    /// Its parts.
+    pub(crate) parts: BTreeMap<&'static str, Secret>,
+    /// When its issuer ends it by itself.
+    pub(crate) expires: Option<SystemTime>,
+}
+
+/// Whether a credential still does something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Alive {
+    /// It does.
+    Yes,
+    /// It doesn't, and how that was seen, as a clause.
+    No(String),
+}
+
+/// Something that an issuer didn't do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IssuerError {
+    /// Its root can't be had, or isn't one.
+    #[error("the root of `{issuer}` {why}")]
+    Root { issuer: String, why: String },
+    /// It can't be reached.
+    #[error("`{issuer}` could not be reached: {why}")]
+    Unreachable { issuer: String, why: String },
+    /// It refuses, or does something else than what was asked.
+    #[error("`{issuer}` {why}")]
+    Refused { issuer: String, why: String },
+}
+
+/// Who mints.
+pub(crate) trait Issuer: Send + Sync {
+    /// Makes a credential that does no more than this, and ends by itself at `until` at the latest where the issuer
+    /// has such a thing. `handle` is a name that nobody else has, by which it can be revoked.
+    fn mint<'a>(
+        &'a self,
+        handle: &'a str,
+        scope: &'a Scope,
+        until: SystemTime,
+    ) -> Boxed<'a, Result<Minted, IssuerError>>;
+
+    /// Whether it can end this credential before its time.
+    fn can_revoke(&self, handle: &str) -> bool;
+
+    /// Ends it, and whatever it began. One that was never minted is no error.
+    fn revoke<'a>(&'a self, handle: &'a str) -> Boxed<'a, Result<(), IssuerError>>;
+
+    /// Tries it as its holder would.
+    fn try_use<'a>(
+        &'a self,
+        handle: &'a str,
+        scope: &'a Scope,
+        minted: Option<&'a Minted>,
+    ) -> Boxed<'a, Result<Alive, IssuerError>>;
+}
+
+/// The issuer of a configuration.
+pub(crate) fn of(config: &IssuerConfig) -> Arc<dyn Issuer> {
+    match &config.kind {
+        Kind::Postgres { .. } => Arc::new(postgres::Postgres::new(config)),
+        Kind::Exec { command, .. } => Arc::new(exec::Exec::new(config, command)),
+    }
+}

@@ -1,0 +1,255 @@
+//! PostgreSQL: a role for the task, which is a member of one template and has its grants.
+//!
+//! - The template is a role that can't log in. Granting to the new role directly would leave grants that only their
+//!   grantor can take back.
+//! - The server is given a verifier (RFC 5803) that is computed here, so the password is in none of its logs.
+//! - `VALID UNTIL` is looked at when somebody logs in and never again, so the end is: no further login, sessions ended,
+//!   role dropped. It takes a root with `CREATEROLE`, `pg_signal_backend` and the admin option on each template.
+//! - The role can connect to every database that lets PUBLIC in: `credential test` says so.
+
+use std::collections::BTreeMap;
+use std::str;
+use std::time::{Duration, SystemTime};
+
+use cofferdam_core::secret::Secret;
+use tokio::time::timeout;
+use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, root};
+use crate::config::IssuerConfig;
+
+/// How long the server may take for each thing that it is asked.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Random bytes in a password: 192 bits, as 32 letters of base 64.
+const PASSWORD_BYTES: usize = 24;
+
+/// How many sessions a role may have at once. Clients open one; pools a few.
+const SESSIONS: u32 = 4;
+
+/// How long a session is waited for that was told to end, in milliseconds.
+const TERMINATION_MS: u32 = 2000;
+
+/// One server.
+pub(super) struct Postgres {
+    config: IssuerConfig,
+    /// The session of the root, once there is one.
+    session: tokio::sync::Mutex<Option<Client>>,
+}
+
+impl Postgres {
+    pub(super) fn new(config: &IssuerConfig) -> Self {
+        Postgres { config: config.clone(), session: tokio::sync::Mutex::default() }
+    }
+
+    /// Where the server is and how its root logs in.
+    async fn settings(&self) -> Result<Config, IssuerError> {
+        let root = root::read(&self.config).await?;
+        let text = str::from_utf8(root.expose()).ok().and_then(|text| text.parse::<Config>().ok());
+        text.ok_or_else(|| IssuerError::Root {
+            issuer: self.config.name.clone(),
+            why: "isn't a connection string such as postgresql://USER:PASSWORD@HOST/DATABASE".to_owned(),
+        })
+    }
+
+    /// Has the root run statements, on the session that is kept or on a new one.
+    async fn run(&self, statements: &str) -> Result<(), IssuerError> {
+        let mut session = self.session.lock().await;
+        if session.as_ref().is_none_or(Client::is_closed) {
+            let settings = self.settings().await?;
+            *session = Some(log_in(&settings).await.map_err(|error| self.unreachable(&error))?);
+        }
+        let Some(client) = session.as_ref() else { return Err(self.late()) };
+        let ran = timeout(PATIENCE, client.batch_execute(statements)).await;
+        match ran {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if error.is_closed() => {
+                *session = None;
+                Err(self.unreachable(&Failed::Server(error)))
+            }
+            Ok(Err(error)) => Err(IssuerError::Refused {
+                issuer: self.config.name.clone(),
+                why: format!("refuses: {}", words(&error)),
+            }),
+            Err(_) => {
+                *session = None; // nobody knows what it is still doing
+                Err(self.late())
+            }
+        }
+    }
+
+    fn unreachable(&self, error: &Failed) -> IssuerError {
+        IssuerError::Unreachable { issuer: self.config.name.clone(), why: error.to_string() }
+    }
+
+    fn late(&self) -> IssuerError {
+        self.unreachable(&Failed::Late)
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("{}", words(.0))]
+    Server(tokio_postgres::Error),
+    #[error("it said nothing for 5 s")]
+    Late,
+}
+
+/// What the server said, without what was sent to it.
+fn words(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(said) => said.message().to_owned(),
+        None => std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string),
+    }
+}
+
+/// Opens a session.
+async fn log_in(settings: &Config) -> Result<Client, Failed> {
+    let opened = timeout(PATIENCE, settings.connect(NoTls)).await.map_err(|_| Failed::Late)?;
+    let (client, connection) = opened.map_err(Failed::Server)?;
+    tokio::spawn(async move {
+        let _ = connection.await; // who asks something over it hears of it
+    });
+    Ok(client)
+}
+
+impl Issuer for Postgres {
+    fn mint<'a>(
+        &'a self,
+        handle: &'a str,
+        scope: &'a Scope,
+        until: SystemTime,
+    ) -> Boxed<'a, Result<Minted, IssuerError>> {
+        Box::pin(async move {
+            let template = one(scope, "template");
+            let password = password().map_err(|error| IssuerError::Root {
+                issuer: self.config.name.clone(),
+                why: format!("is of no use: there is no randomness here: {error}"),
+            })?;
+            let verifier = postgres_protocol::password::scram_sha_256(password.expose());
+            let role = identifier(handle);
+            self.run(&format!(
+                "CREATE ROLE {role} LOGIN PASSWORD {} VALID UNTIL {} CONNECTION LIMIT {SESSIONS} IN ROLE {}",
+                literal(&verifier),
+                literal(&humantime::format_rfc3339_seconds(until).to_string()),
+                identifier(template)
+            ))
+            .await?;
+            let user = Secret::new(handle.as_bytes().to_vec());
+            let database = Secret::new(one(scope, "database").as_bytes().to_vec());
+            let parts = BTreeMap::from([("user", user), ("password", password), ("database", database)]);
+            Ok(Minted { parts, expires: Some(until) })
+        })
+    }
+
+    fn can_revoke(&self, _: &str) -> bool {
+        true
+    }
+
+    fn revoke<'a>(&'a self, handle: &'a str) -> Boxed<'a, Result<(), IssuerError>> {
+        Box::pin(async move {
+            let (role, name) = (identifier(handle), literal(handle));
+            // In one piece, so that it takes one round trip; each in a transaction of its own would leave a role
+            // that nobody can use if a later one failed, and so does this: what failed is said and tried again.
+            self.run(&format!(
+                "DO $$ BEGIN IF EXISTS (SELECT FROM pg_roles WHERE rolname = {name}) THEN \
+                 ALTER ROLE {role} NOLOGIN; END IF; END $$"
+            ))
+            .await?;
+            self.run(&format!(
+                "SELECT pg_terminate_backend(pid, {TERMINATION_MS}) FROM pg_stat_activity \
+                 WHERE usename = {name}"
+            ))
+            .await?;
+            self.run(&format!("DROP ROLE IF EXISTS {role}")).await
+        })
+    }
+
+    fn try_use<'a>(
+        &'a self,
+        handle: &'a str,
+        scope: &'a Scope,
+        minted: Option<&'a Minted>,
+    ) -> Boxed<'a, Result<Alive, IssuerError>> {
+        Box::pin(async move {
+            let root = self.settings().await?;
+            let mut settings = Config::new();
+            for host in root.get_hosts() {
+                match host {
+                    Host::Tcp(name) => settings.host(name),
+                    #[cfg(unix)]
+                    Host::Unix(path) => settings.host_path(path),
+                };
+            }
+            root.get_ports().iter().for_each(|port| {
+                settings.port(*port);
+            });
+            // Without the password, as after a crash, the server's answer is the same for a role that is gone.
+            let password = minted.and_then(|minted| minted.parts.get("password"));
+            settings.user(handle).dbname(one(scope, "database"));
+            settings.password(password.map_or(&b"-"[..], Secret::expose));
+            match log_in(&settings).await {
+                Ok(_) => Ok(Alive::Yes),
+                Err(Failed::Server(error)) if refuses_login(&error) => {
+                    Ok(Alive::No("the server refused its login".to_owned()))
+                }
+                Err(error) => Err(self.unreachable(&error)),
+            }
+        })
+    }
+}
+
+/// Whether the server looked at a login and didn't take it.
+fn refuses_login(error: &tokio_postgres::Error) -> bool {
+    let refusals = [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION];
+    error.code().is_some_and(|code| refusals.contains(code))
+}
+
+/// The value of a field that has one.
+fn one<'a>(scope: &'a Scope, field: &str) -> &'a str {
+    scope.get(field).and_then(|values| values.first()).map_or("", String::as_str)
+}
+
+/// A password of letters that stand in a URL and a shell unquoted.
+fn password() -> std::io::Result<Secret> {
+    let bytes: [u8; PASSWORD_BYTES] = cofferdam_sys::fd::random_bytes()?;
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = Vec::with_capacity(PASSWORD_BYTES / 3 * 4);
+    for chunk in bytes.chunks_exact(3) {
+        let number = u32::from_be_bytes([0, chunk[0], chunk[1], chunk[2]]);
+        text.extend([18, 12, 6, 0].map(|shift| LETTERS[(number >> shift & 63) as usize]));
+    }
+    Ok(Secret::new(text))
+}
+
+/// A name as SQL has it.
+fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text as SQL has it. Without a backslash, which some servers read as more than itself, and without `E''`.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quoted_ends_where_it_should() {
+        assert_eq!(identifier("a\"; DROP ROLE b; --"), "\"a\"\"; DROP ROLE b; --\"");
+        assert_eq!(literal("it's"), "'it''s'");
+    }
+
+    #[test]
+    fn passwords_differ_and_need_no_quotes() {
+        let (one, two) = (password().unwrap(), password().unwrap());
+        assert!(one.expose() != two.expose() && one.expose().len() == 32);
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+        assert!(one.expose().iter().all(plain));
+    }
+}

@@ -1,0 +1,195 @@
+//! The journal: a file for each lease that may live, which is on disk before an issuer is asked for it.
+//!
+//! A file is locked for as long as the process lives that is responsible for its lease. One that nobody holds is an
+//! orphan: whoever finds it revokes what it says. Nothing secret is in it: an issuer can revoke by the handle alone.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// What is known of a lease from before it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// The run that it is for.
+    pub(crate) run: String,
+    /// The credential's name.
+    pub(crate) name: String,
+    /// Its issuer's.
+    pub(crate) issuer: String,
+    /// What it may do.
+    pub(crate) scope: BTreeMap<String, Vec<String>>,
+    /// By what its issuer knows it.
+    pub(crate) handle: String,
+    /// When it was asked for, in seconds of Unix time.
+    pub(crate) minted: u64,
+    /// When it ends by itself, in the same.
+    pub(crate) expires: Option<u64>,
+}
+
+/// The folder of entries.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    folder: PathBuf,
+}
+
+/// An entry that is this process's. Dropped, it is an orphan, unless it was closed.
+#[derive(Debug)]
+pub(crate) struct Open {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Journal {
+    /// Opens it below a folder for state, and makes it if it isn't there.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub(crate) fn open(state: &Path) -> io::Result<Self> {
+        let folder = state.join("leases");
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        Ok(Journal { folder })
+    }
+
+    /// Writes an entry, which is on disk afterwards.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said: then nothing may be minted.
+    pub(crate) fn begin(&self, entry: &Entry) -> io::Result<Open> {
+        let path = self.folder.join(format!("{}.json", entry.handle));
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        let written = (|| {
+            // Before there is anything to read: who finds it unlocked takes it for an orphan.
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            file.write_all(&serde_json::to_vec(entry)?)?;
+            file.sync_all()?;
+            File::open(&self.folder)?.sync_all()
+        })();
+        if let Err(error) = written {
+            let _ = fs::remove_file(&path); // it says nothing that could be revoked
+            return Err(error);
+        }
+        Ok(Open { path, _lock: file })
+    }
+
+    /// The entries that no living process is responsible for; this one is from now on.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of the folder. An entry that can't be read is left out.
+    pub(crate) fn orphans(&self) -> io::Result<Vec<(Entry, Open)>> {
+        let mut found = vec![];
+        for path in entries(&self.folder)? {
+            found.extend(take(path).ok().flatten());
+        }
+        Ok(found)
+    }
+}
+
+impl Open {
+    /// Forgets a lease that is dead.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said: then it is revoked once more by the next command, which does no harm.
+    pub(crate) fn close(self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+}
+
+fn take(path: PathBuf) -> io::Result<Option<(Entry, Open)>> {
+    let mut file = File::open(&path)?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(None);
+    }
+    // Somebody else may have closed it between the two calls.
+    if !path.exists() {
+        return Ok(None);
+    }
+    let mut text = vec![];
+    file.read_to_end(&mut text)?;
+    match serde_json::from_slice(&text) {
+        Ok(entry) => Ok(Some((entry, Open { path, _lock: file }))),
+        // It was being written when its process died, so nothing was asked for.
+        Err(_) => fs::remove_file(&path).map(|()| None),
+    }
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let is_one = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    Ok(paths.collect::<io::Result<Vec<_>>>()?.into_iter().filter(is_one).collect())
+}
+
+/// Leases that nobody is responsible for, as far as that is seen without the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Orphans;
+
+impl Orphans {
+    /// Whether there are any. A run without credentials asks this, and starts no broker if there are none.
+    #[must_use]
+    pub fn are_there(state: &Path) -> bool {
+        let is_free = |path: &PathBuf| {
+            File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
+        };
+        entries(&state.join("leases")).is_ok_and(|paths| paths.iter().any(is_free))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(handle: &str) -> Entry {
+        Entry {
+            run: "r_1".into(),
+            name: "orders".into(),
+            issuer: "postgres.main".into(),
+            scope: BTreeMap::from([("database".into(), vec!["shop".into()])]),
+            handle: handle.into(),
+            minted: 7,
+            expires: Some(8),
+        }
+    }
+
+    #[test]
+    fn what_nobody_is_responsible_for_is_found_once() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(!Orphans::are_there(state.path()), "there is no folder yet");
+        let journal = Journal::open(state.path()).unwrap();
+        let open = journal.begin(&entry("one")).unwrap();
+        assert!(!Orphans::are_there(state.path()) && journal.orphans().unwrap().is_empty());
+        drop(open);
+        assert!(Orphans::are_there(state.path()));
+        let orphans = journal.orphans().unwrap();
+        assert_eq!(orphans.iter().map(|(entry, _)| entry.clone()).collect::<Vec<_>>(), [entry("one")]);
+        assert!(journal.orphans().unwrap().is_empty(), "it is somebody's now");
+        for (_, open) in orphans {
+            open.close().unwrap();
+        }
+        assert!(!Orphans::are_there(state.path()));
+    }
+
+    #[test]
+    fn what_was_cut_short_was_asked_of_nobody() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = Journal::open(state.path()).unwrap();
+        let path = journal.folder.join("half.json");
+        fs::write(&path, b"{\"run\":").unwrap();
+        assert!(journal.orphans().unwrap().is_empty() && !path.exists());
+    }
+
+    #[test]
+    fn a_handle_is_used_once() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = Journal::open(state.path()).unwrap();
+        let _open = journal.begin(&entry("one")).unwrap();
+        assert!(journal.begin(&entry("one")).is_err());
+    }
+}

@@ -1,0 +1,102 @@
+//! The broker's own side: a process that mints, revokes and tries, for as long as the host is at the other end of its
+//! standard input. When that is gone, whatever it was doing, everything that lives is revoked.
+
+mod tasks;
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use cofferdam_core::secret::Secret;
+use cofferdam_sys::{fd, process};
+use tokio::sync::mpsc;
+
+use crate::config::IssuerConfig;
+use crate::control::{self, Answer, Numbered, Refusal, ToBroker};
+use tasks::Tasks;
+
+/// What it is to serve, or why there is nothing.
+pub type Issuers = Result<Vec<IssuerConfig>, Unserved>;
+
+/// Why nothing can be minted: the operator's file is missing or wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unserved {
+    /// What is wrong, with the file's name.
+    pub message: String,
+    /// What to do next.
+    pub fix: String,
+}
+
+/// What the process is for. Returns the exit status.
+///
+/// To be called by a process with one thread, as the first thing that it does: `issuers` is read after its memory is
+/// out of reach. `state` is where the journal is.
+#[must_use]
+pub fn main(state: impl FnOnce() -> std::path::PathBuf, issuers: impl FnOnce() -> Issuers) -> u8 {
+    u8::from(process::become_undumpable().and_then(|()| serve(&state(), issuers())).is_err())
+}
+
+fn serve(state: &Path, issuers: Issuers) -> io::Result<()> {
+    let control = fd::inherited(0).map(UnixStream::from)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let (said, mut hears) = mpsc::unbounded_channel();
+    let mut from = control.try_clone()?;
+    std::thread::Builder::new().name("host".to_owned()).spawn(move || {
+        // Its end, an error and nonsense are one: there is nobody to serve.
+        while let Ok(Some((message, _))) = control::read::<ToBroker>(&mut from) {
+            if said.send(message).is_err() {
+                break;
+            }
+        }
+    })?;
+    let tasks = Arc::new(Tasks::new(state, issuers)?);
+    runtime.block_on(async {
+        let local = tokio::task::LocalSet::new();
+        let serving = tasks;
+        let control = Arc::new(control);
+        local
+            .run_until(async move {
+                while let Some(Numbered { number, message }) = hears.recv().await {
+                    let (tasks, control) = (serving.clone(), control.clone());
+                    tokio::task::spawn_local(async move {
+                        let (answer, secrets) = answer(&tasks, message).await;
+                        let secrets: Vec<&Secret> = secrets.iter().collect();
+                        let message = Numbered { number, message: answer };
+                        let _ = control::write(&mut &*control, &message, &secrets); // it may be gone
+                    });
+                }
+                // The host is gone. What is still being minted is in the journal, for the next command.
+                serving.end_all().await;
+            })
+            .await;
+    });
+    Ok(())
+}
+
+async fn answer(tasks: &Tasks, message: ToBroker) -> (Answer, Vec<Secret>) {
+    match message {
+        ToBroker::Describe { issuer } => (tasks.describe(&issuer).unwrap_or_else(refused), vec![]),
+        ToBroker::Prepare { task, run, asks } => match tasks.prepare(task, &run, &asks).await {
+            Ok((variables, secrets, leases)) => (Answer::Prepared { variables, leases }, secrets),
+            Err(refusal) => (refused(refusal), vec![]),
+        },
+        ToBroker::End { task } => (Answer::Ended { leases: tasks.end(task).await }, vec![]),
+        ToBroker::Sweep => match tasks.sweep().await {
+            Ok(leases) => (Answer::Ended { leases }, vec![]),
+            Err(refusal) => (refused(refusal), vec![]),
+        },
+    }
+}
+
+/// Why something isn't done, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Refused {
+    kind: Refusal,
+    message: String,
+    fix: String,
+}
+
+fn refused(Refused { kind, message, fix }: Refused) -> Answer {
+    Answer::Refused { kind, message, fix }
+}

@@ -1,0 +1,394 @@
+//! The leases of the runs that the broker serves.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cofferdam_core::secret::Secret;
+use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
+
+use super::{Issuers, Refused};
+use crate::config::{IssuerConfig, Kind};
+use crate::control::{Answer, Ask, Ended, Lease, Refusal, State};
+use crate::issuer::{self, Alive, Issuer, IssuerError, Minted};
+use crate::journal::{Entry, Journal, Open};
+
+/// How long a lease's end may take: revoking, and seeing that it is dead.
+const ENDING: Duration = Duration::from_secs(15);
+
+/// How long is waited between two looks at something that was revoked and still does something.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// How often it is looked at.
+const LOOKS: usize = 25;
+
+/// What an issuer needs beyond the time of a run, so that its clock may be a little behind.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// Everybody's leases.
+pub(super) struct Tasks {
+    issuers: Result<BTreeMap<String, Known>, super::Unserved>,
+    journal: Journal,
+    live: Mutex<BTreeMap<u64, Vec<Live>>>,
+}
+
+/// An issuer that the operator's file has.
+#[derive(Clone)]
+struct Known {
+    config: IssuerConfig,
+    issuer: Arc<dyn Issuer>,
+}
+
+/// A lease that lives.
+struct Live {
+    known: Known,
+    entry: Entry,
+    open: Open,
+    /// None for one that was found in the journal.
+    minted: Option<Minted>,
+}
+
+impl Tasks {
+    pub(super) fn new(state: &Path, issuers: Issuers) -> io::Result<Self> {
+        let known = |config: IssuerConfig| {
+            let issuer = issuer::of(&config);
+            (config.name.clone(), Known { config, issuer })
+        };
+        let issuers = issuers.map(|issuers| issuers.into_iter().map(known).collect());
+        Ok(Tasks { issuers, journal: Journal::open(state)?, live: Mutex::default() })
+    }
+
+    /// What an issuer is for.
+    pub(super) fn describe(&self, issuer: &str) -> Result<Answer, Refused> {
+        let Known { config, .. } = self.known(issuer)?;
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Ok(Answer::Described {
+            hosts: config.hosts.clone(),
+            fields: config.kind.ceiling().into_iter().map(|(name, _)| name.to_owned()).collect(),
+            variables: config.kind.usual_variables().iter().map(owned).collect(),
+        })
+    }
+
+    /// Mints what a run asks for, or nothing of it.
+    pub(super) async fn prepare(
+        &self,
+        task: u64,
+        run: &str,
+        asks: &[Ask],
+    ) -> Result<(Vec<String>, Vec<Secret>, Vec<Lease>), Refused> {
+        // Everything is looked at before anything is minted.
+        let checked: Vec<_> = asks.iter().map(|ask| self.check(ask)).collect::<Result<_, _>>()?;
+        let (mut variables, mut secrets, mut leases) = (vec![], vec![], vec![]);
+        for (ask, known) in asks.iter().zip(checked) {
+            let minted = self.mint(task, run, ask, &known).await;
+            let lease = match minted {
+                Ok(lease) => lease,
+                Err(refusal) => {
+                    self.end(task).await; // what isn't dead then stays in the journal
+                    return Err(refusal);
+                }
+            };
+            let live = self.live();
+            let parts = live.get(&task).and_then(|all| all.last()?.minted.as_ref());
+            for (name, value) in deliveries(ask, &known.config, parts) {
+                variables.push(name);
+                secrets.push(value);
+            }
+            leases.push(lease);
+        }
+        Ok((variables, secrets, leases))
+    }
+
+    async fn mint(&self, task: u64, run: &str, ask: &Ask, known: &Known) -> Result<Lease, Refused> {
+        let now = SystemTime::now();
+        let most = known.config.max_ttl.unwrap_or(Duration::MAX);
+        let until = now + Duration::from_millis(ask.ttl_ms).saturating_add(SLACK).min(most);
+        let handle = handle().map_err(|error| host(format!("there is no randomness: {error}")))?;
+        let entry = Entry {
+            run: run.to_owned(),
+            name: ask.name.clone(),
+            issuer: ask.issuer.clone(),
+            scope: ask.scope.clone(),
+            handle,
+            minted: seconds(now),
+            expires: Some(seconds(until)),
+        };
+        let open = self.journal.begin(&entry).map_err(|error| Refused {
+            kind: Refusal::Host,
+            message: format!("the journal of leases can't be written: {error}"),
+            fix: "see that there is room for it below the state folder, and that it is yours".to_owned(),
+        })?;
+        let minted = known.issuer.mint(&entry.handle, &ask.scope, until).await;
+        let minted = match minted {
+            Ok(minted) => minted,
+            Err(error) => {
+                // It may have been made all the same, where its answer was lost.
+                let live = Live { known: known.clone(), entry, open, minted: None };
+                self.live().entry(task).or_default().push(live);
+                return Err(of_issuer(&error));
+            }
+        };
+        let lease = Lease {
+            name: ask.name.clone(),
+            issuer: ask.issuer.clone(),
+            scope: ask.scope.clone(),
+            minted: entry.minted,
+            expires: minted.expires.map(seconds),
+            can_revoke: known.issuer.can_revoke(&entry.handle),
+            fingerprint: fingerprint(&minted),
+        };
+        let live = Live { known: known.clone(), entry, open, minted: Some(minted) };
+        self.live().entry(task).or_default().push(live);
+        Ok(lease)
+    }
+
+    /// Ends what a run holds; all of it at once.
+    pub(super) async fn end(&self, task: u64) -> Vec<Ended> {
+        let held = self.live().remove(&task).unwrap_or_default();
+        let began = Instant::now();
+        end_each(held, began).await
+    }
+
+    /// Ends what everybody holds.
+    pub(super) async fn end_all(&self) {
+        let held = std::mem::take(&mut *self.live());
+        end_each(held.into_values().flatten().collect(), Instant::now()).await;
+    }
+
+    /// Ends what nobody is responsible for. What belongs to an issuer that the file doesn't have any more is left, and
+    /// said.
+    pub(super) async fn sweep(&self) -> Result<Vec<Ended>, Refused> {
+        let orphans = self.journal.orphans().map_err(|error| host(format!("the journal: {error}")))?;
+        let (mut held, mut ended) = (vec![], vec![]);
+        for (entry, open) in orphans {
+            match self.known(&entry.issuer) {
+                Ok(known) => held.push(Live { known, entry, open, minted: None }),
+                Err(Refused { message, .. }) => {
+                    let state = State::Unknown { why: message };
+                    ended.push(Ended { run: entry.run.clone(), lease: described(&entry, true), state });
+                }
+            }
+        }
+        ended.extend(end_each(held, Instant::now()).await);
+        Ok(ended)
+    }
+
+    fn known(&self, issuer: &str) -> Result<Known, Refused> {
+        let issuers = self.issuers.as_ref().map_err(|unserved| Refused {
+            kind: Refusal::Host,
+            message: unserved.message.clone(),
+            fix: unserved.fix.clone(),
+        })?;
+        issuers.get(issuer).cloned().ok_or_else(|| Refused {
+            kind: Refusal::Request,
+            message: format!("no issuer is called `{issuer}`"),
+            fix: match issuers.keys().cloned().collect::<Vec<_>>().as_slice() {
+                [] => "the operator's issuers.toml has none; add it there".to_owned(),
+                names => format!("the operator's issuers.toml has {}", names.join(", ")),
+            },
+        })
+    }
+
+    /// Whether what is asked for is within the ceiling, and narrowed in each field.
+    fn check(&self, ask: &Ask) -> Result<Known, Refused> {
+        let known = self.known(&ask.issuer)?;
+        let refused = |message: String, fix: String| Refused { kind: Refusal::Request, message, fix };
+        let ceiling = known.config.kind.ceiling();
+        for name in ask.scope.keys() {
+            if !ceiling.iter().any(|(field, _)| field == name) {
+                let fields: Vec<_> = ceiling.iter().map(|(field, _)| *field).collect();
+                let message = format!("`{}` has nothing called `{name}` to narrow", ask.issuer);
+                return Err(refused(message, format!("its fields are {}", fields.join(", "))));
+            }
+        }
+        for (field, allowed) in ceiling {
+            let example = allowed.first().map_or("…", String::as_str);
+            let Some(values) = ask.scope.get(field).filter(|values| !values.is_empty()) else {
+                let message = format!("the credential `{}` doesn't say its `{field}`", ask.name);
+                return Err(refused(
+                    message,
+                    format!("add {field}={example}: each field has to be narrowed"),
+                ));
+            };
+            if let Some(beyond) = values.iter().find(|value| !allowed.contains(value)) {
+                let message = format!("`{}` may not give `{field}` of `{beyond}`", ask.issuer);
+                return Err(refused(message, format!("it may give {}", allowed.join(", "))));
+            }
+            let takes_one = matches!(known.config.kind, Kind::Postgres { .. });
+            if takes_one && values.len() > 1 {
+                let message = format!("`{}` gives one `{field}` at a time", ask.issuer);
+                return Err(refused(message, "ask for two credentials".to_owned()));
+            }
+        }
+        Ok(known)
+    }
+
+    fn live(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends leases side by side: one that is slow holds up no other.
+async fn end_each(held: Vec<Live>, began: Instant) -> Vec<Ended> {
+    let ends: Vec<_> = held.into_iter().map(|live| tokio::task::spawn_local(end_one(live, began))).collect();
+    let mut ended = vec![];
+    for end in ends {
+        ended.extend(end.await.ok());
+    }
+    ended
+}
+
+async fn end_one(live: Live, began: Instant) -> Ended {
+    let Live { known, entry, open, minted } = live;
+    let can_revoke = known.issuer.can_revoke(&entry.handle);
+    let state = match timeout(ENDING, revoke_and_look(&known, &entry, minted.as_ref())).await {
+        Ok(Ok(Some(verified))) => State::Dead { after_us: began.elapsed().as_micros() as u64, verified },
+        Ok(Ok(None)) => State::Expires,
+        Ok(Err(error)) => State::Unknown { why: error.to_string() },
+        Err(_) => State::Unknown { why: format!("`{}` had not answered after 15 s", entry.issuer) },
+    };
+    if !matches!(state, State::Unknown { .. }) {
+        let _ = open.close(); // otherwise it is revoked once more
+    }
+    let expires = minted.as_ref().map_or(entry.expires, |minted| minted.expires.map(seconds));
+    let fingerprint = minted.as_ref().map(fingerprint).unwrap_or_default();
+    let lease = Lease { expires, fingerprint, ..described(&entry, can_revoke) };
+    Ended { run: entry.run, lease, state }
+}
+
+/// How it was seen that it is dead; none where it can't be revoked.
+async fn revoke_and_look(
+    known: &Known,
+    entry: &Entry,
+    minted: Option<&Minted>,
+) -> Result<Option<String>, IssuerError> {
+    if !known.issuer.can_revoke(&entry.handle) {
+        return Ok(None);
+    }
+    known.issuer.revoke(&entry.handle).await?;
+    for _ in 0..LOOKS {
+        match known.issuer.try_use(&entry.handle, &entry.scope, minted).await? {
+            Alive::No(how) => return Ok(Some(how)),
+            Alive::Yes => tokio::time::sleep(AGAIN).await,
+        }
+    }
+    let why = "says that it revoked the credential, which still works".to_owned();
+    Err(IssuerError::Refused { issuer: entry.issuer.clone(), why })
+}
+
+fn described(entry: &Entry, can_revoke: bool) -> Lease {
+    Lease {
+        name: entry.name.clone(),
+        issuer: entry.issuer.clone(),
+        scope: entry.scope.clone(),
+        minted: entry.minted,
+        expires: entry.expires,
+        can_revoke,
+        fingerprint: String::new(),
+    }
+}
+
+/// The variables of a credential: templates, with its parts in place of `{part}`. What is no part stays as it stands.
+fn deliveries(ask: &Ask, config: &IssuerConfig, minted: Option<&Minted>) -> Vec<(String, Secret)> {
+    let usual = config.kind.usual_variables().iter().map(|(name, value)| ((*name).into(), (*value).into()));
+    let wanted: Vec<(String, String)> =
+        if ask.deliver.is_empty() { usual.collect() } else { ask.deliver.clone() };
+    let (host, port) = config.hosts.first().and_then(|host| host.rsplit_once(':')).unwrap_or_default();
+    let part = |name: &str| match name {
+        "host" => Some(host.as_bytes()),
+        "port" => Some(port.as_bytes()),
+        name => minted?.parts.get(name).map(Secret::expose),
+    };
+    wanted.into_iter().map(|(name, template)| (name, filled(&template, part))).collect()
+}
+
+fn filled<'a>(template: &str, part: impl Fn(&str) -> Option<&'a [u8]>) -> Secret {
+    const LONGEST: usize = 64 << 10; // so that it never grows, and leaves no copy
+    let (mut value, mut rest) = (Vec::with_capacity(LONGEST.max(template.len())), template);
+    while let Some(at) = rest.find('{') {
+        value.extend_from_slice(&rest.as_bytes()[..at]);
+        rest = &rest[at..];
+        let end = rest.find('}');
+        match end.and_then(|end| Some((end, part(&rest[1..end])?))) {
+            Some((end, bytes)) => {
+                value.extend_from_slice(bytes);
+                rest = &rest[end + 1..];
+            }
+            None => {
+                value.push(b'{');
+                rest = &rest[1..];
+            }
+        }
+    }
+    value.extend_from_slice(rest.as_bytes());
+    Secret::new(value)
+}
+
+/// A name that nobody else has and that stands anywhere: 120 random bits.
+fn handle() -> io::Result<String> {
+    const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    let bytes: [u8; 24] = cofferdam_sys::fd::random_bytes()?;
+    let text: String = bytes.iter().map(|byte| char::from(DIGITS[usize::from(byte & 31)])).collect();
+    Ok(format!("cofferdam_{text}"))
+}
+
+/// The first four bytes of the hash of all that is secret of it.
+fn fingerprint(minted: &Minted) -> String {
+    let mut hash = Sha256::new();
+    for (name, value) in &minted.parts {
+        if matches!(*name, "password" | "token") {
+            hash.update(value.expose());
+        }
+    }
+    hash.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+fn host(message: String) -> Refused {
+    Refused { kind: Refusal::Host, message, fix: "see what the kernel says of the state folder".to_owned() }
+}
+
+fn of_issuer(error: &IssuerError) -> Refused {
+    let (kind, fix) = match error {
+        IssuerError::Root { .. } => (Refusal::Host, "mend its `root` in issuers.toml"),
+        IssuerError::Unreachable { .. } => {
+            (Refusal::Upstream, "see whether it runs and can be reached from here")
+        }
+        IssuerError::Refused { .. } => (
+            Refusal::Upstream,
+            "see that its root may mint this: `cofferdam credential test` says what is missing",
+        ),
+    };
+    Refused { kind, message: error.to_string(), fix: fix.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_filled_with_what_is_a_part_and_keep_the_rest() {
+        let part = |name: &str| match name {
+            "user" => Some(&b"u"[..]),
+            "password" => Some(&b"{user}"[..]),
+            _ => None,
+        };
+        let said = |template: &str| String::from_utf8(filled(template, part).expose().to_vec()).unwrap();
+        assert_eq!(said("a{user}b{password}c"), "aub{user}c", "what was put in is not read again");
+        assert_eq!(said("{"), "{");
+        assert_eq!(said("{\"json\": {user}}"), "{\"json\": u}");
+        assert_eq!(said("{nobody}"), "{nobody}");
+    }
+
+    #[test]
+    fn handles_differ() {
+        assert_ne!(handle().unwrap(), handle().unwrap());
+        assert_eq!(handle().unwrap().len(), 34);
+    }
+}

@@ -1,0 +1,230 @@
+//! Credentials for runs: this very program as the broker, asked for what flags and policies name.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::Path;
+use std::sync::Arc;
+
+use cofferdam_broker::Orphans;
+use cofferdam_broker::client::{Broker, BrokerProgram, Brokered, Wanted};
+use cofferdam_core::egress::Authority;
+use cofferdam_core::lease::{LeaseEnd, LeaseState, Leases};
+use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_core::policy::{CredentialRule, HostPattern, NetworkRule, Protocol};
+
+use crate::cli;
+use crate::files::{BadValue, CredentialTable, Rest};
+
+/// What `--cred` was given: `NAME=ISSUER[:KEY=VALUE,…]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CredFlag {
+    name: String,
+    issuer: String,
+    scope: BTreeMap<String, Vec<String>>,
+}
+
+impl CredFlag {
+    /// Reads it. A part without `=` continues the list before it: `repositories=shop,site`.
+    ///
+    /// # Errors
+    ///
+    /// [`BadValue`] says what is wrong with it, and what to write instead.
+    pub(crate) fn parse(text: &str) -> Result<Self, BadValue> {
+        let wrong = |why: String| {
+            BadValue::new(
+                why,
+                "write NAME=ISSUER:KEY=VALUE,…, such as db=postgres.main:template=readers,database=shop",
+            )
+        };
+        let (name, rest) = text.split_once('=').ok_or_else(|| wrong(format!("`{text}` names no issuer")))?;
+        let (issuer, scope) = rest.split_once(':').unwrap_or((rest, ""));
+        if name.is_empty() || issuer.is_empty() {
+            return Err(wrong(format!("`{text}` names no issuer")));
+        }
+        let mut fields: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut last = None;
+        for part in scope.split(',').filter(|part| !part.is_empty()) {
+            let (field, value) = match (part.split_once('='), &last) {
+                (Some((field, value)), _) => (field.to_owned(), value),
+                (None, Some(field)) => (String::clone(field), part),
+                (None, None) => return Err(wrong(format!("`{part}` in `{text}` belongs to no key"))),
+            };
+            fields.entry(field.clone()).or_default().push(value.to_owned());
+            last = Some(field);
+        }
+        Ok(CredFlag { name: name.to_owned(), issuer: issuer.to_owned(), scope: fields })
+    }
+
+    /// What the decision needs to know of it.
+    pub(crate) fn rule(&self) -> CredentialRule {
+        CredentialRule { name: self.name.clone(), issuer: self.issuer.clone(), ttl: None }
+    }
+}
+
+/// The broker of this program; nothing is started yet.
+///
+/// # Errors
+///
+/// A [`Fault`] if our own path can't be read.
+pub(crate) fn broker() -> Result<Arc<Broker>, Fault> {
+    let path = env::current_exe().map_err(|error| Fault {
+        code: FaultCode::HostError,
+        message: format!("the path of this program can't be read: {error}"),
+        fix: Some("mount /proc".to_owned()),
+    })?;
+    Ok(Arc::new(Broker::new(BrokerProgram { path, args: vec![cli::BROKER.into()] })))
+}
+
+/// The rules for the hosts of what flags name, as the operator has them: where a credential leads is meant, also if
+/// that is a private address.
+///
+/// # Errors
+///
+/// A [`Fault`]: there is no such issuer, or no broker.
+pub(crate) fn rules(broker: &Broker, flags: &[CredFlag]) -> Result<Vec<NetworkRule>, Fault> {
+    let mut rules = vec![];
+    for flag in flags {
+        let described = block_on(broker.describe(&flag.issuer))?;
+        rules.extend(described.hosts.iter().filter_map(|host| rule(&flag.name, host)));
+    }
+    Ok(rules)
+}
+
+fn rule(name: &str, host: &str) -> Option<NetworkRule> {
+    let authority = Authority::parse(host.as_bytes()).ok()?; // the broker has read it so
+    Some(NetworkRule {
+        name: Some(format!("credential {name}")),
+        ports: vec![authority.port()],
+        protocol: Protocol::Tcp,
+        private: true,
+        ..NetworkRule::https(HostPattern::exactly(authority.host().clone()))
+    })
+}
+
+/// What mints for a run what flags and policies name.
+///
+/// # Errors
+///
+/// A [`Fault`] for a credential that would have to be put into requests: this version delivers them alone.
+pub(crate) fn leases(
+    broker: Arc<Broker>,
+    rules: &[NetworkRule],
+    rest: &Rest,
+    flags: &[CredFlag],
+) -> Result<Arc<dyn Leases>, Fault> {
+    if let Some(name) = rules.iter().find_map(|rule| rule.credential.as_ref()) {
+        return Err(in_requests(name));
+    }
+    let mut wanted = BTreeMap::new();
+    for table in &rest.credentials {
+        wanted.insert(table.name.value.0.clone(), of_table(table)?);
+    }
+    for flag in flags {
+        wanted.insert(flag.name.clone(), Wanted { scope: flag.scope.clone(), deliver: vec![] });
+    }
+    Ok(Arc::new(Brokered::new(broker, wanted)))
+}
+
+/// The refusal of a credential that is to stay outside.
+fn in_requests(name: &str) -> Fault {
+    let fix = "leave out the rule's `credential`, and inject, surrogate_env, on_misuse and max_uses; deliver it in \
+               variables, where its issuer can";
+    Fault {
+        code: FaultCode::PolicyDenied,
+        message: format!(
+            "the credential `{name}` would have to be put into requests, which this version doesn't do"
+        ),
+        fix: Some(fix.to_owned()),
+    }
+}
+
+fn of_table(table: &CredentialTable) -> Result<Wanted, Fault> {
+    let refused = |message: String, fix: &str| Fault {
+        code: FaultCode::PolicyDenied,
+        message,
+        fix: Some(fix.to_owned()),
+    };
+    let name = &table.name.value.0;
+    let goes_into_requests =
+        table.inject.is_some() || table.surrogate_env.is_some() || table.on_misuse.is_some();
+    if goes_into_requests || table.max_uses.is_some() {
+        return Err(in_requests(name));
+    }
+    let mut scope = BTreeMap::new();
+    for (field, value) in &table.scope {
+        let values = match value {
+            toml::Value::String(one) => Some(vec![one.clone()]),
+            toml::Value::Array(many) => {
+                many.iter().map(|value| value.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+            }
+            _ => None,
+        };
+        let values = values.ok_or_else(|| {
+            let message = format!(
+                "`{field}` in the scope of the credential `{name}` is neither text nor a list of texts"
+            );
+            refused(message, "write `field = \"value\"` or `field = [\"one\", \"two\"]`")
+        })?;
+        scope.insert(field.clone(), values);
+    }
+    let deliver = table.deliver.iter().map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect();
+    Ok(Wanted { scope, deliver })
+}
+
+/// Revokes what nobody is responsible for any more, and says what became of each, a line each.
+pub(crate) fn sweep(state: &Path) -> Vec<String> {
+    if !Orphans::are_there(state) {
+        return vec![];
+    }
+    let swept = broker().and_then(|broker| block_on(broker.sweep()));
+    match swept {
+        Ok(ended) => ended.iter().map(|(run, lease)| said(run, lease)).collect(),
+        Err(fault) => vec![format!("credentials of killed runs may still be alive: {}", fault.message)],
+    }
+}
+
+fn said(run: &str, lease: &LeaseEnd) -> String {
+    let LeaseEnd { name, issuer, .. } = lease;
+    match &lease.state {
+        LeaseState::Dead { verified, .. } => {
+            format!("revoked the credential `{name}` of {issuer} that the killed run {run} left: {verified}")
+        }
+        LeaseState::Expires => {
+            format!(
+                "the credential `{name}` of {issuer} that the killed run {run} left can't be revoked, and expires"
+            )
+        }
+        LeaseState::Unknown { why } => {
+            format!(
+                "the credential `{name}` of {issuer} that the killed run {run} left MAY STILL BE ALIVE: {why}"
+            )
+        }
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(|error| Fault {
+        code: FaultCode::HostError,
+        message: format!("could not start the event loop: {error}"),
+        fix: None,
+    })?;
+    runtime.block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_names_an_issuer_and_narrows_it() {
+        let flag = CredFlag::parse("gh=github-app.acme:repositories=shop,site,contents=read").unwrap();
+        assert_eq!((flag.name.as_str(), flag.issuer.as_str()), ("gh", "github-app.acme"));
+        assert_eq!(flag.scope["repositories"], ["shop", "site"]);
+        assert_eq!(flag.scope["contents"], ["read"]);
+        assert!(CredFlag::parse("db=postgres.main").unwrap().scope.is_empty());
+        for text in ["db", "=x", "db=", "db=postgres.main:shop", "db=:a=b"] {
+            assert!(CredFlag::parse(text).is_err(), "{text}");
+        }
+    }
+}

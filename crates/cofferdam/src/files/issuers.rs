@@ -1,0 +1,199 @@
+//! `issuers.toml`: the operator's issuers, their roots and their ceilings. Only the broker reads it, and only if nobody
+//! else can.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cofferdam_broker::config::{IssuerConfig, Kind, Root};
+use cofferdam_broker::process::Unserved;
+use cofferdam_core::egress::Authority;
+use cofferdam_sys::process;
+use serde::Deserialize;
+
+use super::error::{FileError, Source};
+use super::text;
+use super::words::{At, Time};
+
+/// The whole file: issuers by kind, and by the name that the operator gives them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct IssuersFile {
+    #[serde(default)]
+    postgres: BTreeMap<String, PostgresTable>,
+    #[serde(default)]
+    exec: BTreeMap<String, ExecTable>,
+}
+
+/// Roles of PostgreSQL.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct PostgresTable {
+    root: RootTable,
+    hosts: Vec<At<String>>,
+    templates: Vec<String>,
+    databases: Vec<String>,
+    max_ttl: Option<Time>,
+}
+
+/// What a helper prints.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct ExecTable {
+    root: RootTable,
+    hosts: Vec<At<String>>,
+    command: Vec<String>,
+    #[serde(default)]
+    scope: BTreeMap<String, Vec<String>>,
+    max_ttl: Option<Time>,
+}
+
+/// Where a root is: one of the three.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "lowercase", expecting = "a table like { env = \"NAME\" }")]
+enum RootTable {
+    Env(String),
+    File(PathBuf),
+    Command(Vec<String>),
+}
+
+/// Reads the first of these files that is there.
+///
+/// # Errors
+///
+/// [`Unserved`] where none is, or it is wrong, or somebody else could read it.
+pub(crate) fn load_issuers(paths: &[PathBuf]) -> Result<Vec<IssuerConfig>, Unserved> {
+    for path in paths {
+        match text::read(path) {
+            Ok(text) => {
+                refuse_readable(path)?;
+                return parse(&text.text, &text.source).map_err(|error| unserved(&error));
+            }
+            Err(unreadable) if unreadable.is_absent(path) => {}
+            Err(unreadable) => return Err(unserved(&FileError::from(unreadable))),
+        }
+    }
+    let places: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    Err(Unserved {
+        message: "there is no issuers.toml, so nobody mints credentials here".to_owned(),
+        fix: format!("the operator writes it as {}", places.join(" or ")),
+    })
+}
+
+fn unserved(error: &FileError) -> Unserved {
+    let place = error.at().map(|at| format!("{at}: ")).unwrap_or_default();
+    Unserved { message: format!("{place}{}", error.summary()), fix: error.fix().to_owned() }
+}
+
+/// What mints is nobody else's to read, and what says so nobody else's to write.
+fn refuse_readable(path: &Path) -> Result<(), Unserved> {
+    let wrong = |message: String| Unserved {
+        message,
+        fix: format!("chmod 600 {0}; chown it to yourself", path.display()),
+    };
+    let found = fs::metadata(path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+    let owner = process::effective_user();
+    match (found.uid() == owner || found.uid() == 0, found.mode() & 0o077) {
+        (true, 0) => Ok(()),
+        (false, _) => Err(wrong(format!("{} belongs to another user", path.display()))),
+        (true, _) => Err(wrong(format!("{} can be read or written by others", path.display()))),
+    }
+}
+
+fn parse(text: &str, source: &Source) -> Result<Vec<IssuerConfig>, FileError> {
+    let file: IssuersFile = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
+    let mut issuers = vec![];
+    for (name, table) in file.postgres {
+        let kind = Kind::Postgres { templates: table.templates, databases: table.databases };
+        issuers.push(issuer(&name, kind, table.root, &table.hosts, table.max_ttl, source)?);
+    }
+    for (name, table) in file.exec {
+        let kind = Kind::Exec { command: table.command, scope: table.scope };
+        issuers.push(issuer(&name, kind, table.root, &table.hosts, table.max_ttl, source)?);
+    }
+    Ok(issuers)
+}
+
+fn issuer(
+    name: &str,
+    kind: Kind,
+    root: RootTable,
+    hosts: &[At<String>],
+    max_ttl: Option<Time>,
+    source: &Source,
+) -> Result<IssuerConfig, FileError> {
+    for host in hosts {
+        if let Err(bad) = Authority::parse(host.value.as_bytes()) {
+            let message = format!("`{}` is no host with a port: {bad}", host.value);
+            return Err(source.error(&host.span, &message, "this host", "write it like `db.internal:5432`"));
+        }
+    }
+    let root = match root {
+        RootTable::Env(name) => Root::Env(name),
+        RootTable::File(path) => Root::File(path),
+        RootTable::Command(words) => Root::Command(words),
+    };
+    let hosts = hosts.iter().map(|host| host.value.clone()).collect();
+    let max_ttl: Option<Duration> = max_ttl.map(|time| time.0);
+    Ok(IssuerConfig { name: format!("{}.{name}", kind.name()), root, hosts, max_ttl, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const FILE: &str = r#"
+        [postgres.main]
+        root = { env = "ADMIN" }
+        hosts = ["db.internal:5432"]
+        templates = ["tpl_orders_ro"]
+        databases = ["shop"]
+        max_ttl = "15m"
+
+        [exec.vault]
+        root = { command = ["pass", "show", "vault"] }
+        hosts = ["api.internal:443"]
+        command = ["/usr/local/bin/mint"]
+        scope = { path = ["a", "b"] }
+    "#;
+
+    #[test]
+    fn each_issuer_has_its_kind_in_its_name() {
+        let issuers = parse(FILE, &Source::new("issuers.toml", FILE)).unwrap();
+        let names: Vec<_> = issuers.iter().map(|issuer| issuer.name.as_str()).collect();
+        assert_eq!(names, ["postgres.main", "exec.vault"]);
+        assert_eq!(issuers[0].max_ttl, Some(Duration::from_secs(900)));
+        assert_eq!(issuers[1].root, Root::Command(["pass", "show", "vault"].map(str::to_owned).into()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        for (text, says) in [
+            ("[postgres.a]\nroot = { env = \"A\" }\n", "hosts"),
+            ("[oracle.a]\n", "oracle"),
+            (&FILE.replace("db.internal:5432", "db.internal"), "no host with a port"),
+            (&FILE.replace("env = \"ADMIN\"", "secret = \"hunter2\""), "secret"),
+        ] {
+            let error = parse(text, &Source::new("issuers.toml", text)).unwrap_err();
+            assert!(unserved(&error).message.contains(says), "{}", unserved(&error).message);
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("issuers.toml");
+        fs::write(&path, FILE).unwrap();
+        for (mode, is_fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let loaded = load_issuers(std::slice::from_ref(&path));
+            assert_eq!(loaded.is_ok(), is_fine, "{mode:o}: {loaded:?}");
+        }
+        assert!(load_issuers(&[folder.path().join("none")]).unwrap_err().message.contains("no issuers.toml"));
+    }
+}
