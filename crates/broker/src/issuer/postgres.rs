@@ -8,12 +8,13 @@
 //! - The role can connect to every database that lets PUBLIC in: `credential test` says so.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::str;
 use std::time::{Duration, SystemTime};
 
 use cofferdam_core::secret::Secret;
 use tokio::time::timeout;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -47,11 +48,18 @@ impl Postgres {
     /// Where the server is and how its root logs in.
     async fn settings(&self) -> Result<Config, IssuerError> {
         let root = root::read(&self.config).await?;
-        let text = str::from_utf8(root.expose()).ok().and_then(|text| text.parse::<Config>().ok());
-        text.ok_or_else(|| IssuerError::Root {
-            issuer: self.config.name.clone(),
-            why: "isn't a connection string such as postgresql://USER:PASSWORD@HOST/DATABASE".to_owned(),
-        })
+        let wrong = |why: &str| IssuerError::Root { issuer: self.config.name.clone(), why: why.to_owned() };
+        let settings = str::from_utf8(root.expose()).ok().and_then(|text| text.parse::<Config>().ok());
+        let settings = settings.ok_or_else(|| {
+            wrong("isn't a connection string such as postgresql://USER:PASSWORD@HOST/DATABASE")
+        })?;
+        if settings.get_ssl_mode() != SslMode::Disable && !settings.get_hosts().iter().all(is_here) {
+            return Err(wrong(
+                "is on another machine, to which this version speaks without TLS: say `sslmode=disable` in it if \
+                 the network between is yours, or lead there through a socket",
+            ));
+        }
+        Ok(settings)
     }
 
     /// Has the root run statements, on the session that is kept or on a new one.
@@ -86,6 +94,15 @@ impl Postgres {
 
     fn late(&self) -> IssuerError {
         self.unreachable(&Failed::Late)
+    }
+}
+
+/// Whether a server is on this machine, so that nobody reads what is said to it.
+fn is_here(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+        #[cfg(unix)]
+        Host::Unix(_) => true,
     }
 }
 
@@ -243,6 +260,21 @@ mod tests {
     fn what_is_quoted_ends_where_it_should() {
         assert_eq!(identifier("a\"; DROP ROLE b; --"), "\"a\"\"; DROP ROLE b; --\"");
         assert_eq!(literal("it's"), "'it''s'");
+    }
+
+    #[test]
+    fn a_server_is_here_by_its_loopback_or_a_socket_alone() {
+        let here = |text: &str| text.parse::<Config>().unwrap().get_hosts().iter().all(is_here);
+        for text in
+            ["postgresql://a@127.0.0.1/b", "postgresql://a@localhost/b", "host=/run/postgresql user=a"]
+        {
+            assert!(here(text), "{text}");
+        }
+        for text in
+            ["postgresql://a@db.internal/b", "postgresql://a@10.0.0.5/b", "host=127.0.0.1,db.internal"]
+        {
+            assert!(!here(text), "{text}");
+        }
     }
 
     #[test]

@@ -294,8 +294,11 @@ fn described(entry: &Entry, can_revoke: bool) -> Lease {
 /// The variables of a credential: templates, with its parts in place of `{part}`. What is no part stays as it stands.
 fn deliveries(ask: &Ask, config: &IssuerConfig, minted: Option<&Minted>) -> Vec<(String, Secret)> {
     let usual = config.kind.usual_variables().iter().map(|(name, value)| ((*name).into(), (*value).into()));
-    let wanted: Vec<(String, String)> =
+    let mut wanted: Vec<(String, String)> =
         if ask.deliver.is_empty() { usual.collect() } else { ask.deliver.clone() };
+    if wanted.is_empty() {
+        wanted.push((token_variable(&ask.name), "{token}".to_owned())); // clients have no name of their own for it
+    }
     let (host, port) = config.hosts.first().and_then(|host| host.rsplit_once(':')).unwrap_or_default();
     let part = |name: &str| match name {
         "host" => Some(host.as_bytes()),
@@ -303,6 +306,13 @@ fn deliveries(ask: &Ask, config: &IssuerConfig, minted: Option<&Minted>) -> Vec<
         name => minted?.parts.get(name).map(Secret::expose),
     };
     wanted.into_iter().map(|(name, template)| (name, filled(&template, part))).collect()
+}
+
+/// Where a program finds a token that nobody named a variable for: the credential's name and `_TOKEN`.
+fn token_variable(name: &str) -> String {
+    let letter =
+        |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
+    name.chars().map(letter).chain("_TOKEN".chars()).collect()
 }
 
 fn filled<'a>(template: &str, part: impl Fn(&str) -> Option<&'a [u8]>) -> Secret {
@@ -384,6 +394,11 @@ mod tests {
         assert_eq!(said("{"), "{");
         assert_eq!(said("{\"json\": {user}}"), "{\"json\": u}");
         assert_eq!(said("{nobody}"), "{nobody}");
+    }
+
+    #[test]
+    fn a_token_has_a_variable_by_its_name() {
+        assert_eq!(token_variable("vault.shop-1"), "VAULT_SHOP_1_TOKEN");
     }
 
     #[test]
