@@ -1,34 +1,33 @@
 //! The host's side: starts the broker when a grant names a credential, and says what the program gets and what became
 //! of it.
 //!
-//! A thread reads what the broker says, whatever runtime the callers have. When the broker is lost, every lease that it
-//! held is unknown until the next command has swept.
+//! - `running` is the process, and the thread that reads what it says, whatever runtime the callers have.
+//! - `held` is what a run holds, until its end.
+//!
+//! When the broker is lost, every lease that it held is unknown until the next command has swept.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CString, OsString};
-use std::fs::File;
-use std::io;
-use std::os::fd::AsFd as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::net::UnixStream;
+mod held;
+mod running;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cofferdam_core::audit::Event;
 use cofferdam_core::backend::Boxed;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::lease::{Deliveries, Held, LeaseBegin, LeaseEnd, LeaseState, Leases, Prepared};
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
 use cofferdam_core::outlet::Sink;
-use cofferdam_core::policy::CredentialRule;
+use cofferdam_core::policy::{CredentialRule, NetworkRule, Protocol};
 use cofferdam_core::secret::{Secret, SecretVariable};
-use cofferdam_sys::process::{self, Spawn};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::control::{self, Answer, Ask, Ended, Lease, Numbered, Refusal, State, ToBroker};
+use crate::control::{Answer, Ask, Ended, InRequests, Lease, Refusal, RuleText, State, ToBroker};
+use held::{Ending, NoneHeld};
+use running::{Heard, Running};
 
 /// How long the broker may take to prepare, and to end: longer than each issuer may.
 const PREPARING: Duration = Duration::from_secs(60);
@@ -52,6 +51,8 @@ pub struct Description {
     pub fields: Vec<String>,
     /// The variables that clients read, and what stands there.
     pub variables: Vec<(String, String)>,
+    /// Whether its credentials stand in requests, and a program gets a surrogate.
+    pub stands_in_requests: bool,
 }
 
 /// The broker, which is started by the first that needs it.
@@ -77,7 +78,9 @@ impl Broker {
     pub async fn describe(&self, issuer: &str) -> Result<Description, Fault> {
         let asked = ToBroker::Describe { issuer: issuer.to_owned() };
         match self.ask(asked, PREPARING).await?.0 {
-            Answer::Described { hosts, fields, variables } => Ok(Description { hosts, fields, variables }),
+            Answer::Described { hosts, fields, variables, stands_in_requests } => {
+                Ok(Description { hosts, fields, variables, stands_in_requests })
+            }
             other => Err(of_answer(other)),
         }
     }
@@ -121,98 +124,6 @@ impl Broker {
     }
 }
 
-/// A broker that runs. Dropped, it ends by itself when it has revoked what lives.
-#[derive(Debug)]
-struct Running {
-    control: Mutex<UnixStream>,
-    waiting: Arc<Waiting>,
-    numbers: AtomicU64,
-}
-
-/// Who waits for which answer; none when nothing comes any more.
-#[derive(Default)]
-struct Waiting(Mutex<Option<Waiters>>);
-
-/// By the numbers of their messages.
-type Waiters = HashMap<u64, oneshot::Sender<(Answer, Vec<Secret>)>>;
-
-impl std::fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Waiting")
-    }
-}
-
-impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, Option<Waiters>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Running {
-    fn start(program: &BrokerProgram) -> io::Result<Self> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let pidfd = spawn(program, &theirs)?;
-        drop(theirs);
-        let waiting = Arc::new(Waiting(Mutex::new(Some(HashMap::new()))));
-        let (mut from, told) = (ours.try_clone()?, waiting.clone());
-        std::thread::Builder::new().name("broker".to_owned()).spawn(move || {
-            // Its end, an error and nonsense are one: it can't be spoken with.
-            while let Ok(Some((Numbered { number, message }, secrets))) = control::read::<Answer>(&mut from) {
-                let waiter = told.lock().as_mut().and_then(|waiters| waiters.remove(&number));
-                if let Some(waiter) = waiter {
-                    let _ = waiter.send((message, secrets)); // who asked may be gone
-                }
-            }
-            told.lock().take();
-            let _ = process::reap(pidfd.as_fd()); // it has closed its end, so it is ending
-        })?;
-        Ok(Running { control: Mutex::new(ours), waiting, numbers: AtomicU64::new(0) })
-    }
-
-    fn is_lost(&self) -> bool {
-        self.waiting.lock().is_none()
-    }
-
-    async fn ask(&self, message: ToBroker) -> io::Result<(Answer, Vec<Secret>)> {
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let (waiter, answered) = oneshot::channel();
-        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
-        self.waiting.lock().as_mut().ok_or_else(gone)?.insert(number, waiter);
-        {
-            let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-            control::write(&mut *control, &Numbered { number, message }, &[])?;
-        }
-        answered.await.map_err(|_| gone())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let control = self.control.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let _ = control.shutdown(std::net::Shutdown::Both); // the thread holds another descriptor of it
-    }
-}
-
-fn spawn(program: &BrokerProgram, control: &UnixStream) -> io::Result<std::os::fd::OwnedFd> {
-    let word = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
-    let path = word(program.path.as_os_str().as_bytes())?;
-    let args = program.args.iter().map(|arg| word(arg.as_bytes()));
-    let argv: Vec<CString> = std::iter::once(Ok(path.clone())).chain(args).collect::<io::Result<_>>()?;
-    // All of it: roots may be in variables, and helpers need theirs.
-    let variables = std::env::vars_os().map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
-    let envp: Vec<CString> = variables.filter_map(|variable| CString::new(variable).ok()).collect();
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    let spawn = Spawn {
-        path: &path,
-        argv: &argv,
-        envp: &envp,
-        cwd: c"/",
-        streams: [control.as_fd(), null.as_fd(), null.as_fd()],
-        terminal: None,
-    };
-    process::pidfd(spawn.start()?)
-}
-
 /// Leases of runs, from a broker.
 #[derive(Clone, Debug)]
 pub struct Brokered {
@@ -228,6 +139,10 @@ pub struct Wanted {
     pub scope: BTreeMap<String, Vec<String>>,
     /// Variables and their templates; empty for those that clients read.
     pub deliver: Vec<(String, String)>,
+    /// Where it stands in requests; none for the issuer's place.
+    pub inject: Option<String>,
+    /// How often requests may carry it.
+    pub max_uses: Option<u64>,
 }
 
 impl Brokered {
@@ -237,8 +152,14 @@ impl Brokered {
         Brokered { broker, asks: Arc::new(asks) }
     }
 
-    fn ask_for(&self, rule: &CredentialRule, timeout: Duration) -> Ask {
-        let Wanted { scope, deliver } = self.asks.get(&rule.name).cloned().unwrap_or_default();
+    fn ask_for(&self, rule: &CredentialRule, network: &[NetworkRule], timeout: Duration) -> Ask {
+        let wanted = self.asks.get(&rule.name).cloned().unwrap_or_default();
+        let Wanted { scope, deliver, inject, max_uses } = wanted;
+        let named = |known: &&NetworkRule| {
+            known.protocol == Protocol::Https && known.credential.as_ref() == Some(&rule.name)
+        };
+        let rules: Vec<_> = network.iter().filter(named).map(rule_text).collect();
+        let is_in_requests = !rules.is_empty() || inject.is_some();
         let ttl = rule.ttl.map_or(timeout, |ttl| ttl.min(timeout));
         Ask {
             name: rule.name.clone(),
@@ -246,7 +167,17 @@ impl Brokered {
             scope,
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
             deliver,
+            in_requests: is_in_requests.then_some(InRequests { inject, max_uses, rules }),
         }
+    }
+}
+
+fn rule_text(rule: &NetworkRule) -> RuleText {
+    RuleText {
+        host: rule.host.to_string(),
+        ports: rule.ports.clone(),
+        methods: rule.methods.clone(),
+        paths: rule.paths.clone(),
     }
 }
 
@@ -259,112 +190,52 @@ impl Leases for Brokered {
     ) -> Boxed<'a, Result<Prepared, Fault>> {
         Box::pin(async move {
             if grant.credentials().is_empty() {
-                return Ok((Deliveries::default(), Box::new(Ending::of_nothing()) as Box<dyn Held>));
+                return Ok((Deliveries::default(), Box::new(NoneHeld) as Box<dyn Held>));
             }
             let task = self.broker.tasks.fetch_add(1, Ordering::Relaxed);
-            let timeout = grant.limits().timeout;
-            let asks = grant.credentials().iter().map(|rule| self.ask_for(rule, timeout)).collect();
-            let message = ToBroker::Prepare { task, run: run.to_string(), asks };
-            let (answer, secrets) = self.broker.ask(message, PREPARING).await?;
-            let (variables, leases) = match answer {
-                Answer::Prepared { variables, leases } => (variables, leases),
-                other => return Err(of_answer(other)),
+            let (timeout, network) = (grant.limits().timeout, grant.network());
+            let asks: Vec<_> =
+                grant.credentials().iter().map(|rule| self.ask_for(rule, network, timeout)).collect();
+            let is_in_requests = asks.iter().any(|ask| ask.in_requests.is_some());
+            let running = self.broker.running()?;
+            let heard = Arc::new(Heard::new(sink));
+            running.listen(task, heard.clone());
+            let way = is_in_requests.then(|| running.way(task)).transpose().map_err(|error| Fault {
+                code: FaultCode::HostError,
+                message: format!("could not make a way to the broker: {error}"),
+                fix: Some("see that this process may have more descriptors".to_owned()),
+            });
+            let mut held = Ending::new(running, task, heard);
+            let prepared = async {
+                held.way = way?;
+                let message = ToBroker::Prepare { task, run: run.to_string(), asks };
+                let (variables, leases, secrets) = match self.broker.ask(message, PREPARING).await? {
+                    (Answer::Prepared { variables, leases }, secrets) => (variables, leases, secrets),
+                    (other, _) => return Err(of_answer(other)),
+                };
+                held.begin(leases).await?;
+                let variables = variables.into_iter().zip(secrets);
+                let variables = variables.filter_map(|(name, value)| SecretVariable::new(name, value).ok());
+                Ok(Deliveries { variables: variables.collect() })
             };
-            let mut held = Ending { broker: Some(self.broker.clone()), task, leases, sink, ended: None };
-            if let Err(error) = held.record_the_begin().await {
-                held.end().await;
-                return Err(error);
+            match prepared.await {
+                Ok(deliveries) => Ok((deliveries, Box::new(held) as Box<dyn Held>)),
+                Err(error) => {
+                    held.end().await; // also what is minted after nobody waited for it any more
+                    Err(error)
+                }
             }
-            let variables = variables.into_iter().zip(secrets);
-            let variables = variables.filter_map(|(name, value)| SecretVariable::new(name, value).ok());
-            Ok((Deliveries { variables: variables.collect() }, Box::new(held) as Box<dyn Held>))
         })
     }
 }
 
-/// The leases of a run.
-struct Ending {
-    broker: Option<Arc<Broker>>,
-    task: u64,
-    leases: Vec<Lease>,
-    sink: Arc<dyn Sink>,
-    ended: Option<Vec<LeaseEnd>>,
-}
-
-impl Ending {
-    fn of_nothing() -> Self {
-        let sink = Arc::new(Nowhere);
-        Ending { broker: None, task: 0, leases: vec![], sink, ended: Some(vec![]) }
-    }
-
-    /// Has it written down that the leases live, before the program gets them.
-    async fn record_the_begin(&self) -> Result<(), Fault> {
-        for lease in &self.leases {
-            let begun = LeaseBegin {
-                name: lease.name.clone(),
-                issuer: lease.issuer.clone(),
-                scope: lease.scope.clone(),
-                expires: lease.expires.map(time),
-                fingerprint: lease.fingerprint.clone(),
-            };
-            self.sink.record(Event::LeaseMinted(Box::new(begun))).await.map_err(|error| Fault {
-                code: FaultCode::AuditUnavailable,
-                message: format!("the audit log can't be written: {error}"),
-                fix: Some("see that there is room for it".to_owned()),
-            })?;
-        }
-        Ok(())
-    }
-
-    async fn end_once(&mut self) -> Vec<LeaseEnd> {
-        let Some(broker) = self.broker.take() else { return vec![] };
-        // The one that held them: another would know nothing of them.
-        let running = broker.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let answer = match running {
-            Some(running) => timeout(ENDING, running.ask(ToBroker::End { task: self.task })).await,
-            None => Ok(Err(io::ErrorKind::BrokenPipe.into())),
-        };
-        let ended = match answer {
-            Ok(Ok((Answer::Ended { leases }, _))) if leases.len() == self.leases.len() => {
-                leases.into_iter().map(of_ended).collect()
-            }
-            Ok(Ok(_)) => self.unknown("the broker gave no account of it"),
-            Ok(Err(_)) => self.unknown("the broker was lost"),
-            Err(_) => self.unknown("the broker gave no answer for 20 s"),
-        };
-        for lease in &ended {
-            let _ = self.sink.record(Event::LeaseRevoked(Box::new(lease.clone()))).await; // the Outcome has it too
-        }
-        ended
-    }
-
-    fn unknown(&self, why: &str) -> Vec<LeaseEnd> {
-        let state = State::Unknown { why: why.to_owned() };
-        let ended = |lease: &Lease| {
-            of_ended(Ended { run: String::new(), lease: lease.clone(), state: state.clone() })
-        };
-        self.leases.iter().map(ended).collect()
-    }
-}
-
-impl Held for Ending {
-    fn end(&mut self) -> Boxed<'_, Vec<LeaseEnd>> {
-        Box::pin(async move {
-            if self.ended.is_none() {
-                let ended = self.end_once().await;
-                self.ended = Some(ended);
-            }
-            self.ended.clone().unwrap_or_default()
-        })
-    }
-}
-
-/// A run without leases has nothing to record.
-struct Nowhere;
-
-impl Sink for Nowhere {
-    fn record(&self, _: Event) -> Boxed<'_, Result<(), cofferdam_core::audit::AuditError>> {
-        Box::pin(std::future::ready(Ok(())))
+fn begun(lease: &Lease) -> LeaseBegin {
+    LeaseBegin {
+        name: lease.name.clone(),
+        issuer: lease.issuer.clone(),
+        scope: lease.scope.clone(),
+        expires: lease.expires.map(time),
+        fingerprint: lease.fingerprint.clone(),
     }
 }
 
@@ -376,8 +247,8 @@ fn of_ended(Ended { lease, state, .. }: Ended) -> LeaseEnd {
         minted: time(lease.minted),
         expires: lease.expires.map(time),
         can_revoke: lease.can_revoke,
-        is_weak: false,
-        uses: None,
+        is_weak: lease.is_weak,
+        uses: lease.uses,
         state: match state {
             State::Dead { after_us, verified } => {
                 LeaseState::Dead { after: Duration::from_micros(after_us), verified }

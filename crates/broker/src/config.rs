@@ -15,8 +15,36 @@ pub struct IssuerConfig {
     pub hosts: Vec<String>,
     /// How long a credential of it may live; none means as long as a run.
     pub max_ttl: Option<Duration>,
+    /// Where its credentials stand in requests; none where programs hold them.
+    pub inject: Option<Inject>,
     /// What it mints.
     pub kind: Kind,
+}
+
+/// Where in a request a credential stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inject {
+    /// In `Authorization`, as RFC 6750 has it.
+    Bearer,
+    /// In `Authorization`, as the password of RFC 7617.
+    Basic {
+        /// The user; none for the one that the program names.
+        user: Option<String>,
+    },
+    /// In a header of its own, whose name this is.
+    Header(String),
+}
+
+impl Inject {
+    /// The word for it in files.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Inject::Bearer => "bearer",
+            Inject::Basic { .. } => "basic",
+            Inject::Header(_) => "header",
+        }
+    }
 }
 
 /// Where a secret is.
@@ -47,6 +75,8 @@ pub enum Kind {
         /// What may be asked for: each field with the values that it may have.
         scope: BTreeMap<String, Vec<String>>,
     },
+    /// A secret that isn't made for a run and outlives it: it is only kept away from programs.
+    Static,
 }
 
 impl Kind {
@@ -56,6 +86,7 @@ impl Kind {
         match self {
             Kind::Postgres { .. } => "postgres",
             Kind::Exec { .. } => "exec",
+            Kind::Static => "static",
         }
     }
 
@@ -69,7 +100,14 @@ impl Kind {
             Kind::Exec { scope, .. } => {
                 scope.iter().map(|(name, values)| (name.as_str(), values.as_slice())).collect()
             }
+            Kind::Static => vec![],
         }
+    }
+
+    /// Whether its credentials are one token, which can stand in a request.
+    #[must_use]
+    pub fn is_a_token(&self) -> bool {
+        matches!(self, Kind::Exec { .. } | Kind::Static)
     }
 
     /// The variables in which clients look for it, and the parts that stand there: `{user}` and so on.
@@ -83,7 +121,7 @@ impl Kind {
                 ("PGPASSWORD", "{password}"),
                 ("PGDATABASE", "{database}"),
             ],
-            Kind::Exec { .. } => &[],
+            Kind::Exec { .. } | Kind::Static => &[],
         }
     }
 }

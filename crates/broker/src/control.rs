@@ -29,6 +29,8 @@ pub(crate) enum ToBroker {
     End { task: u64 },
     /// Revoke what nobody is responsible for.
     Sweep,
+    /// Whether something that happened is written down. It has no answer.
+    Written { event: u64, is_written: bool },
 }
 
 /// A credential that is asked for.
@@ -41,6 +43,28 @@ pub(crate) struct Ask {
     pub(crate) ttl_ms: u64,
     /// Variables and their templates. Empty for those that clients of this kind read.
     pub(crate) deliver: Vec<(String, String)>,
+    /// Where it stands in requests, if it is kept from the program.
+    pub(crate) in_requests: Option<InRequests>,
+}
+
+/// How a credential stands in requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InRequests {
+    /// What the policy calls the place; none for the issuer's.
+    pub(crate) inject: Option<String>,
+    /// How often it may be used.
+    pub(crate) max_uses: Option<u64>,
+    /// The rules that have it, in their order.
+    pub(crate) rules: Vec<RuleText>,
+}
+
+/// A rule for requests over TLS, as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RuleText {
+    pub(crate) host: String,
+    pub(crate) ports: Vec<u16>,
+    pub(crate) methods: Option<Vec<String>>,
+    pub(crate) paths: Option<Vec<String>>,
 }
 
 /// What the broker answers. With [`Answer::Prepared`] come as many secrets as there are variables.
@@ -50,6 +74,7 @@ pub(crate) enum Answer {
         hosts: Vec<String>,
         fields: Vec<String>,
         variables: Vec<(String, String)>,
+        stands_in_requests: bool,
     },
     Prepared {
         variables: Vec<String>,
@@ -58,12 +83,27 @@ pub(crate) enum Answer {
     Ended {
         leases: Vec<Ended>,
     },
+    /// Nobody asked: something happened to a run's credentials. The number of its message is zero.
+    Happened {
+        task: u64,
+        event: u64,
+        what: What,
+    },
     /// It isn't done; who is to blame is in the kind.
     Refused {
         kind: Refusal,
         message: String,
         fix: String,
     },
+}
+
+/// What happens to credentials while a run lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum What {
+    /// One was minted, since a request carries it. It goes out when that is written down.
+    Minted(Lease),
+    /// A host sent it back, and it was taken out.
+    Reflected { name: String, host: String },
 }
 
 /// Why something isn't done.
@@ -88,6 +128,10 @@ pub(crate) struct Lease {
     pub(crate) can_revoke: bool,
     /// What tells its value from others without saying it.
     pub(crate) fingerprint: String,
+    /// Whether it is a secret that wasn't made for this run.
+    pub(crate) is_weak: bool,
+    /// How often requests carried it; none where programs hold it.
+    pub(crate) uses: Option<u64>,
 }
 
 /// What became of a lease. `run` is whose it was, which is not known otherwise of an orphan.

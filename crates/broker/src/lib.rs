@@ -7,7 +7,7 @@
 //! - [`process`] is the broker's own: it does so.
 //!
 //! Between them `control` has the messages. `issuer` has one module for each kind of credential, all behind one
-//! trait: mint, revoke, try to use. `journal` remembers on disk what lives, so that a killed broker leaves nothing
+//! trait: mint, revoke, try to use. `upstream` puts credentials into requests, and takes them out of answers. `journal` remembers on disk what lives, so that a killed broker leaves nothing
 //! that the next command doesn't find.
 //!
 //! # Invariants
@@ -23,5 +23,6 @@ mod control;
 mod issuer;
 mod journal;
 pub mod process;
+mod upstream;
 
 pub use journal::Orphans;

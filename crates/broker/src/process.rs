@@ -1,19 +1,30 @@
-//! The broker's own side: a process that mints, revokes and tries, for as long as the host is at the other end of its
-//! standard input. When that is gone, whatever it was doing, everything that lives is revoked.
+//! The broker's own side: a process that mints, revokes and tries, and puts credentials into requests, for as long as the
+//! host is at the other end of its standard input. When that is gone, whatever it was doing, everything that lives is
+//! revoked.
+//!
+//! - `tasks` has the leases of the runs that it serves, `stand_ins` what of them requests carry.
+//! - `host` is how it tells what happens; over its standard output come the ways by which proxies reach it (`ways`).
 
+mod host;
+mod stand_ins;
 mod tasks;
+mod ways;
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use cofferdam_core::secret::Secret;
 use cofferdam_sys::{fd, process};
+use rustls::RootCertStore;
 use tokio::sync::mpsc;
 
 use crate::config::IssuerConfig;
 use crate::control::{self, Answer, Numbered, Refusal, ToBroker};
+use crate::upstream::Tls;
+use host::Host;
 use tasks::Tasks;
 
 /// What it is to serve, or why there is nothing.
@@ -31,17 +42,51 @@ pub struct Unserved {
 /// What the process is for. Returns the exit status.
 ///
 /// To be called by a process with one thread, as the first thing that it does: `issuers` is read after its memory is
-/// out of reach. `state` is where the journal is.
+/// out of reach. `state` is where the journal is, and `roots` are whom it trusts to say who a host is.
 #[must_use]
-pub fn main(state: impl FnOnce() -> std::path::PathBuf, issuers: impl FnOnce() -> Issuers) -> u8 {
-    u8::from(process::become_undumpable().and_then(|()| serve(&state(), issuers())).is_err())
+pub fn main(
+    state: impl FnOnce() -> std::path::PathBuf,
+    issuers: impl FnOnce() -> Issuers,
+    roots: impl FnOnce() -> RootCertStore,
+) -> u8 {
+    let served = process::become_undumpable().and_then(|()| {
+        let tls = Tls::new(roots()).map_err(io::Error::other)?;
+        serve(&state(), issuers(), tls)
+    });
+    u8::from(served.is_err())
 }
 
-fn serve(state: &Path, issuers: Issuers) -> io::Result<()> {
-    let control = fd::inherited(0).map(UnixStream::from)?;
+fn serve(state: &Path, issuers: Issuers, tls: Tls) -> io::Result<()> {
+    let control = Arc::new(fd::inherited(0).map(UnixStream::from)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let (said, mut hears) = mpsc::unbounded_channel();
-    let mut from = control.try_clone()?;
+    let mut hears = heard(control.try_clone()?)?;
+    let host = Rc::new(Host::new(control.clone()));
+    let tasks = Rc::new(Tasks::new(state, issuers, host.clone())?);
+    let ways = fd::inherited(1)?;
+    runtime.block_on(tokio::task::LocalSet::new().run_until(async move {
+        ways::accept(ways, &tasks, tls)?;
+        while let Some(Numbered { number, message }) = hears.recv().await {
+            if let ToBroker::Written { event, is_written } = message {
+                host.written(event, is_written);
+                continue;
+            }
+            let (tasks, control) = (tasks.clone(), control.clone());
+            tokio::task::spawn_local(async move {
+                let (answer, secrets) = answer(&tasks, message).await;
+                let secrets: Vec<&Secret> = secrets.iter().collect();
+                let message = Numbered { number, message: answer };
+                let _ = control::write(&mut &*control, &message, &secrets); // it may be gone
+            });
+        }
+        // The host is gone. What is still being minted is in the journal, for the next command.
+        tasks.end_all().await;
+        Ok(())
+    }))
+}
+
+/// What the host says, read by a thread of its own.
+fn heard(mut from: UnixStream) -> io::Result<mpsc::UnboundedReceiver<Numbered<ToBroker>>> {
+    let (said, hears) = mpsc::unbounded_channel();
     std::thread::Builder::new().name("host".to_owned()).spawn(move || {
         // Its end, an error and nonsense are one: there is nobody to serve.
         while let Ok(Some((message, _))) = control::read::<ToBroker>(&mut from) {
@@ -50,34 +95,13 @@ fn serve(state: &Path, issuers: Issuers) -> io::Result<()> {
             }
         }
     })?;
-    let tasks = Arc::new(Tasks::new(state, issuers)?);
-    runtime.block_on(async {
-        let local = tokio::task::LocalSet::new();
-        let serving = tasks;
-        let control = Arc::new(control);
-        local
-            .run_until(async move {
-                while let Some(Numbered { number, message }) = hears.recv().await {
-                    let (tasks, control) = (serving.clone(), control.clone());
-                    tokio::task::spawn_local(async move {
-                        let (answer, secrets) = answer(&tasks, message).await;
-                        let secrets: Vec<&Secret> = secrets.iter().collect();
-                        let message = Numbered { number, message: answer };
-                        let _ = control::write(&mut &*control, &message, &secrets); // it may be gone
-                    });
-                }
-                // The host is gone. What is still being minted is in the journal, for the next command.
-                serving.end_all().await;
-            })
-            .await;
-    });
-    Ok(())
+    Ok(hears)
 }
 
-async fn answer(tasks: &Tasks, message: ToBroker) -> (Answer, Vec<Secret>) {
+async fn answer(tasks: &Rc<Tasks>, message: ToBroker) -> (Answer, Vec<Secret>) {
     match message {
         ToBroker::Describe { issuer } => (tasks.describe(&issuer).unwrap_or_else(refused), vec![]),
-        ToBroker::Prepare { task, run, asks } => match tasks.prepare(task, &run, &asks).await {
+        ToBroker::Prepare { task, run, asks } => match tasks.prepare(task, &run, asks).await {
             Ok((variables, secrets, leases)) => (Answer::Prepared { variables, leases }, secrets),
             Err(refusal) => (refused(refusal), vec![]),
         },
@@ -86,6 +110,7 @@ async fn answer(tasks: &Tasks, message: ToBroker) -> (Answer, Vec<Secret>) {
             Ok(leases) => (Answer::Ended { leases }, vec![]),
             Err(refusal) => (refused(refusal), vec![]),
         },
+        ToBroker::Written { .. } => (Answer::Ended { leases: vec![] }, vec![]), // taken before
     }
 }
 

@@ -84,7 +84,7 @@ async fn opened(container: &Container, round: u64) -> Opened {
     let run = RunId::new(round, cofferdam_sys::fd::random_bytes().unwrap());
     let outlet = ways_out().open(&run, &grant).unwrap();
     let mut session = container.open(&run, grant, Arc::clone(&outlet)).await.unwrap();
-    outlet.record(&run, Arc::new(Nothing));
+    outlet.record(&run, Arc::new(Nothing), None);
     let exec =
         Exec { program, environment: vec![], delivered: Deliveries::default(), terminal: None, stdin: false };
     let running = session.exec(exec).await.unwrap();

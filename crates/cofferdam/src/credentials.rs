@@ -57,7 +57,8 @@ impl CredFlag {
 
     /// What the decision needs to know of it.
     pub(crate) fn rule(&self) -> CredentialRule {
-        CredentialRule { name: self.name.clone(), issuer: self.issuer.clone(), ttl: None }
+        let (name, issuer) = (self.name.clone(), self.issuer.clone());
+        CredentialRule { name, issuer, ttl: None, ends_on_misuse: false }
     }
 }
 
@@ -85,18 +86,21 @@ pub(crate) fn rules(broker: &Broker, flags: &[CredFlag]) -> Result<Vec<NetworkRu
     let mut rules = vec![];
     for flag in flags {
         let described = block_on(broker.describe(&flag.issuer))?;
-        rules.extend(described.hosts.iter().filter_map(|host| rule(&flag.name, host)));
+        let in_requests = described.stands_in_requests;
+        rules.extend(described.hosts.iter().filter_map(|host| rule(&flag.name, host, in_requests)));
     }
     Ok(rules)
 }
 
-fn rule(name: &str, host: &str) -> Option<NetworkRule> {
+/// The rule for a host: of requests that carry the credential, or of connections on which a program says it itself.
+fn rule(name: &str, host: &str, in_requests: bool) -> Option<NetworkRule> {
     let authority = Authority::parse(host.as_bytes()).ok()?; // the broker has read it so
     Some(NetworkRule {
         name: Some(format!("credential {name}")),
         ports: vec![authority.port()],
-        protocol: Protocol::Tcp,
+        protocol: if in_requests { Protocol::Https } else { Protocol::Tcp },
         private: true,
+        credential: in_requests.then(|| name.to_owned()),
         ..NetworkRule::https(HostPattern::exactly(authority.host().clone()))
     })
 }
@@ -105,37 +109,16 @@ fn rule(name: &str, host: &str) -> Option<NetworkRule> {
 ///
 /// # Errors
 ///
-/// A [`Fault`] for a credential that would have to be put into requests: this version delivers them alone.
-pub(crate) fn leases(
-    broker: Arc<Broker>,
-    rules: &[NetworkRule],
-    rest: &Rest,
-    flags: &[CredFlag],
-) -> Result<Arc<dyn Leases>, Fault> {
-    if let Some(name) = rules.iter().find_map(|rule| rule.credential.as_ref()) {
-        return Err(in_requests(name));
-    }
+/// A [`Fault`] for a credential that makes no sense.
+pub(crate) fn leases(broker: Arc<Broker>, rest: &Rest, flags: &[CredFlag]) -> Result<Arc<dyn Leases>, Fault> {
     let mut wanted = BTreeMap::new();
     for table in &rest.credentials {
         wanted.insert(table.name.value.0.clone(), of_table(table)?);
     }
     for flag in flags {
-        wanted.insert(flag.name.clone(), Wanted { scope: flag.scope.clone(), deliver: vec![] });
+        wanted.insert(flag.name.clone(), Wanted { scope: flag.scope.clone(), ..Wanted::default() });
     }
     Ok(Arc::new(Brokered::new(broker, wanted)))
-}
-
-/// The refusal of a credential that is to stay outside.
-fn in_requests(name: &str) -> Fault {
-    let fix = "leave out the rule's `credential`, and inject, surrogate_env, on_misuse and max_uses; deliver it in \
-               variables, where its issuer can";
-    Fault {
-        code: FaultCode::PolicyDenied,
-        message: format!(
-            "the credential `{name}` would have to be put into requests, which this version doesn't do"
-        ),
-        fix: Some(fix.to_owned()),
-    }
 }
 
 fn of_table(table: &CredentialTable) -> Result<Wanted, Fault> {
@@ -145,11 +128,6 @@ fn of_table(table: &CredentialTable) -> Result<Wanted, Fault> {
         fix: Some(fix.to_owned()),
     };
     let name = &table.name.value.0;
-    let goes_into_requests =
-        table.inject.is_some() || table.surrogate_env.is_some() || table.on_misuse.is_some();
-    if goes_into_requests || table.max_uses.is_some() {
-        return Err(in_requests(name));
-    }
     let mut scope = BTreeMap::new();
     for (field, value) in &table.scope {
         let values = match value {
@@ -167,8 +145,14 @@ fn of_table(table: &CredentialTable) -> Result<Wanted, Fault> {
         })?;
         scope.insert(field.clone(), values);
     }
-    let deliver = table.deliver.iter().map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect();
-    Ok(Wanted { scope, deliver })
+    let deliver = table.deliver.iter().map(|(name, value)| (name.value.0.clone(), value.0.clone()));
+    let surrogate = table.surrogate_env.iter().map(|name| (name.value.0.clone(), "{token}".to_owned()));
+    Ok(Wanted {
+        scope,
+        deliver: deliver.chain(surrogate).collect(),
+        inject: table.inject.as_ref().map(|inject| inject.value.name().to_owned()),
+        max_uses: table.max_uses.as_ref().map(|uses| uses.value.0),
+    })
 }
 
 /// Revokes what nobody is responsible for any more, and says what became of each, a line each.

@@ -14,6 +14,7 @@ use cofferdam_core::grant::Grant;
 use cofferdam_core::outcome::{Fault, FaultCode, RunId};
 use cofferdam_core::outlet::{Cut, Dial, Doors, Outlet, OutletError, Outlets, Sink};
 use cofferdam_egress::outlet::{self, DeniedNames, NoProxy, ProxyProgram, Settings};
+use rustls::RootCertStore;
 
 use crate::cli;
 use crate::files::{Denied, Node, Resolver, Rest};
@@ -84,6 +85,14 @@ fn settings(node: &Node, roots: &[PathBuf], denied_names: DeniedNames) -> Result
     })
 }
 
+/// Whom a node trusts to say who a host is, for who puts credentials into requests. A file that can't be read trusts
+/// nobody; [`trouble`] says so.
+pub(crate) fn trusted(node: Node) -> RootCertStore {
+    let extra: Vec<u8> =
+        node.extra_roots.iter().filter_map(|root| certificates(root).ok()).flatten().collect();
+    cofferdam_egress::roots(&extra).unwrap_or_else(|_| RootCertStore::empty())
+}
+
 /// What is in the way of the node's settings for what leaves, and what to do.
 pub(crate) fn trouble(node: &Node) -> Option<(String, String)> {
     node.extra_roots.iter().find_map(|root| {
@@ -141,8 +150,8 @@ impl Outlet for UnrecordedOutlet {
         self.0.connect(dial, stream)
     }
 
-    fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {
-        self.0.record(run, Arc::new(Refusals(sink)));
+    fn record(&self, run: &RunId, sink: Arc<dyn Sink>, broker: Option<OwnedFd>) {
+        self.0.record(run, Arc::new(Refusals(sink)), broker);
     }
 
     fn cut(&self) -> Boxed<'_, Cut> {

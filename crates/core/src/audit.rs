@@ -41,6 +41,18 @@ pub enum Event {
         /// Why, in a sentence.
         why: String,
     },
+    /// A credential, or what stands for one, was in a request where it may not be: the refusal says how.
+    CredentialMisused {
+        /// What was refused, and why.
+        denial: Denial,
+    },
+    /// A host sent a credential back, and it was taken out of the answer.
+    CredentialReflected {
+        /// Its name in the policy.
+        name: String,
+        /// The host.
+        host: String,
+    },
     /// A name that no rule has was asked for. Nobody outside was asked.
     DnsDenied {
         /// What was refused: the name and why.
@@ -123,6 +135,8 @@ impl Event {
             Event::ArtifactQuarantined { .. } => "artifact.quarantined",
             Event::ArtifactRejected { .. } => "artifact.rejected",
             Event::BackendRefused { .. } => "backend.refused",
+            Event::CredentialMisused { .. } => "credential.misused",
+            Event::CredentialReflected { .. } => "credential.reflected",
             Event::DnsDenied { .. } => "dns.denied",
             Event::EgressAllowed(_) => "egress.allowed",
             Event::EgressDenied { .. } => "egress.denied",

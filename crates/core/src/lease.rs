@@ -16,6 +16,7 @@
 //! Which issuers there are, and every secret but what is delivered on purpose.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -30,7 +31,7 @@ pub type Prepared = (Deliveries, Box<dyn Held>);
 
 /// Prepares what grants name.
 pub trait Leases: Send + Sync {
-    /// Mints what the program is to hold itself. `sink` takes the events of these leases, for as long as they live.
+    /// Mints what the program is to hold itself, and makes surrogates for the rest. `sink` takes the events of these leases, for as long as they live.
     ///
     /// # Errors
     ///
@@ -67,6 +68,10 @@ pub struct LeaseBegin {
 
 /// Leases of a run that lives. Dropped without an end, they are revoked by the next command at the latest.
 pub trait Held: Send + Sync {
+    /// The end of a socket over which connections are handed to whoever has these credentials, for the way out of the
+    /// run's sandbox ([`handover`](crate::handover)). Once; none where no request carries one.
+    fn take_way(&mut self) -> Option<OwnedFd>;
+
     /// Revokes all of them and sees whether they are dead. The second time it says the same as the first.
     fn end(&mut self) -> Boxed<'_, Vec<LeaseEnd>>;
 }
@@ -152,6 +157,10 @@ impl Leases for NoLeases {
 struct NoneHeld;
 
 impl Held for NoneHeld {
+    fn take_way(&mut self) -> Option<OwnedFd> {
+        None
+    }
+
     fn end(&mut self) -> Boxed<'_, Vec<LeaseEnd>> {
         Box::pin(std::future::ready(vec![]))
     }

@@ -11,9 +11,10 @@
 //! 7. [`backend`]: the contract between the engine and anything that runs code.
 //! 8. [`outlet`]: a sandbox's only way out, as the engine and the backends hold it.
 //! 9. [`lease`]: the credentials of a run, from the value that its program gets to how its death was seen.
-//! 10. [`artifact`]: what a program changed, and what of that may come out.
-//! 11. [`outcome`]: what happened, in the words that users script against.
-//! 12. [`audit`]: the events that are written before the things they record.
+//! 10. [`surrogate`]: what a sandbox sees in place of a credential; [`handover`]: how a request gets to who swaps it.
+//! 11. [`artifact`]: what a program changed, and what of that may come out.
+//! 12. [`outcome`]: what happened, in the words that users script against.
+//! 13. [`audit`]: the events that are written before the things they record.
 //!
 //! Beside them: [`secret`], bytes that show themselves nowhere, and [`weaken`], which is empty but in builds for tests.
 //!
@@ -29,12 +30,14 @@ pub mod capability;
 pub mod egress;
 pub mod files;
 pub mod grant;
+pub mod handover;
 pub mod lease;
 pub mod outcome;
 pub mod outlet;
 pub mod policy;
 pub mod request;
 pub mod secret;
+pub mod surrogate;
 pub mod weaken;
 
 pub use capability::{Capability, Gap};

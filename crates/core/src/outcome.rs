@@ -127,6 +127,8 @@ pub enum End {
 /// Who cancelled a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
+    /// The program sent a credential where it may not be, and its policy ends a run for that.
+    Misuse,
     /// The reader of our standard output went away.
     OutputClosed,
     /// A signal told us to stop.
@@ -157,6 +159,7 @@ impl Outcome {
     pub fn exit_code(&self) -> u8 {
         match self.end {
             End::BackendLost | End::SandboxError => 125,
+            End::Cancelled(Cancel::Misuse) => 137, // it is killed
             End::Cancelled(Cancel::OutputClosed) => 141,
             End::Cancelled(Cancel::User) => 130,
             End::Exited(code) => code,
@@ -242,6 +245,8 @@ fault_codes! {
     BadRequest = "bad_request", Request, 125;
     /// A credential that was asked for is more than its issuer may give, or none that the operator has.
     CredentialDenied = "credential_denied", Request, 125;
+    /// The program sent a credential where it may not be, and its policy ends a run for that.
+    CredentialMisused = "credential_misused", Program, 125;
     /// The host refused an operation midway.
     HostError = "host_error", Host, 125;
     /// A state that can't be.

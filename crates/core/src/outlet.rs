@@ -67,8 +67,10 @@ pub trait Outlet: Send + Sync {
     /// [`OutletError`] if nothing goes through, or not any more.
     fn connect(&self, dial: Dial, stream: OwnedFd) -> Boxed<'_, Result<(), OutletError>>;
 
-    /// Sends the events of this outlet to `sink` from now on, for the run that has the sandbox.
-    fn record(&self, run: &RunId, sink: Arc<dyn Sink>);
+    /// Sends the events of this outlet to `sink` from now on, for the run that has the sandbox. `broker` is the end of a
+    /// socket over which connections are handed to whoever has the run's credentials
+    /// ([`handover`](crate::handover)); none where no request carries one.
+    fn record(&self, run: &RunId, sink: Arc<dyn Sink>, broker: Option<OwnedFd>);
 
     /// Lets nothing through any more and closes what is open. The second time it says the same as the first.
     fn cut(&self) -> Boxed<'_, Cut>;
@@ -188,7 +190,7 @@ impl Outlet for Closed {
         Box::pin(async { Err(OutletError::of("let anything out")(io::ErrorKind::Unsupported.into())) })
     }
 
-    fn record(&self, _: &RunId, _: Arc<dyn Sink>) {}
+    fn record(&self, _: &RunId, _: Arc<dyn Sink>, _: Option<OwnedFd>) {}
 
     fn cut(&self) -> Boxed<'_, Cut> {
         Box::pin(async { Cut::default() })

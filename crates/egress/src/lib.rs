@@ -21,3 +21,5 @@ pub mod authority;
 pub mod control;
 pub mod outlet;
 pub mod proxy;
+
+pub use proxy::{NodeError, roots};

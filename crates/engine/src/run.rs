@@ -147,6 +147,8 @@ struct Held {
     wanted_again: bool,
     /// When the sandbox was asked for.
     opening: Instant,
+    /// Whether a credential that is misused ends the run.
+    ends_on_misuse: bool,
 }
 
 /// What a run has once its sandbox is open.
@@ -364,6 +366,7 @@ impl<'a> Story<'a> {
             hidden: grant.files().hidden(),
             collect: request.collect,
             wanted_again: wanted_again && !request.collect,
+            ends_on_misuse: grant.credentials().iter().any(|rule| rule.ends_on_misuse),
             opening: Instant::now(),
         };
         let (engine, pool) = (self.engine, self.pool);
@@ -386,7 +389,8 @@ impl<'a> Story<'a> {
             }
             return self.failed(Ran::No, fault);
         }
-        let way_out = WayOut::of(self.run, outlet, Arc::clone(&engine.audit));
+        let broker = leased.take_way();
+        let way_out = WayOut::of(self.run, outlet, Arc::clone(&engine.audit), broker, held.ends_on_misuse);
         let opened = Opened { session, leased };
         let (told, fate) = self.in_session(request, opened, &way_out, held, streams, keep).await;
         match (fate, pool, key) {

@@ -138,7 +138,7 @@ impl Outlet for ScriptedOutlet {
         Box::pin(async { Ok(()) })
     }
 
-    fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {
+    fn record(&self, run: &RunId, sink: Arc<dyn Sink>, _: Option<OwnedFd>) {
         let before = self.sink.lock().unwrap().replace((run.clone(), sink));
         assert!(before.is_none(), "two runs have one way out");
         self.told.lock().unwrap().push("record".to_owned());

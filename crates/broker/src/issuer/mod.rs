@@ -6,6 +6,7 @@
 mod exec;
 mod postgres;
 mod root;
+mod standing;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -84,5 +85,6 @@ pub(crate) fn of(config: &IssuerConfig) -> Arc<dyn Issuer> {
     match &config.kind {
         Kind::Postgres { .. } => Arc::new(postgres::Postgres::new(config)),
         Kind::Exec { command, .. } => Arc::new(exec::Exec::new(config, command)),
+        Kind::Static => Arc::new(standing::Standing::new(config)),
     }
 }

@@ -1,15 +1,19 @@
 //! The leases of the runs that the broker serves.
 
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cofferdam_core::secret::Secret;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use super::host::Host;
+use super::stand_ins::InUse;
 use super::{Issuers, Refused};
 use crate::config::{IssuerConfig, Kind};
 use crate::control::{Answer, Ask, Ended, Lease, Refusal, State};
@@ -32,14 +36,16 @@ const SLACK: Duration = Duration::from_secs(30);
 pub(super) struct Tasks {
     issuers: Result<BTreeMap<String, Known>, super::Unserved>,
     journal: Journal,
-    live: Mutex<BTreeMap<u64, Vec<Live>>>,
+    live: RefCell<BTreeMap<u64, Vec<Live>>>,
+    in_use: RefCell<BTreeMap<u64, InUse>>,
+    pub(super) host: Rc<Host>,
 }
 
 /// An issuer that the operator's file has.
 #[derive(Clone)]
-struct Known {
-    config: IssuerConfig,
-    issuer: Arc<dyn Issuer>,
+pub(super) struct Known {
+    pub(super) config: IssuerConfig,
+    pub(super) issuer: Arc<dyn Issuer>,
 }
 
 /// A lease that lives.
@@ -52,13 +58,14 @@ struct Live {
 }
 
 impl Tasks {
-    pub(super) fn new(state: &Path, issuers: Issuers) -> io::Result<Self> {
+    pub(super) fn new(state: &Path, issuers: Issuers, host: Rc<Host>) -> io::Result<Self> {
         let known = |config: IssuerConfig| {
             let issuer = issuer::of(&config);
             (config.name.clone(), Known { config, issuer })
         };
         let issuers = issuers.map(|issuers| issuers.into_iter().map(known).collect());
-        Ok(Tasks { issuers, journal: Journal::open(state)?, live: Mutex::default() })
+        let journal = Journal::open(state)?;
+        Ok(Tasks { issuers, journal, live: RefCell::default(), in_use: RefCell::default(), host })
     }
 
     /// What an issuer is for.
@@ -69,6 +76,7 @@ impl Tasks {
             hosts: config.hosts.clone(),
             fields: config.kind.ceiling().into_iter().map(|(name, _)| name.to_owned()).collect(),
             variables: config.kind.usual_variables().iter().map(owned).collect(),
+            stands_in_requests: config.inject.is_some(),
         })
     }
 
@@ -77,32 +85,70 @@ impl Tasks {
         &self,
         task: u64,
         run: &str,
-        asks: &[Ask],
+        asks: Vec<Ask>,
     ) -> Result<(Vec<String>, Vec<Secret>, Vec<Lease>), Refused> {
         // Everything is looked at before anything is minted.
         let checked: Vec<_> = asks.iter().map(|ask| self.check(ask)).collect::<Result<_, _>>()?;
+        self.in_use().insert(task, InUse::new(run));
         let (mut variables, mut secrets, mut leases) = (vec![], vec![], vec![]);
-        for (ask, known) in asks.iter().zip(checked) {
-            let minted = self.mint(task, run, ask, &known).await;
-            let lease = match minted {
-                Ok(lease) => lease,
+        for (ask, known) in asks.into_iter().zip(checked) {
+            match self.prepare_one(task, run, ask, known).await {
+                Ok((delivered, lease)) => {
+                    leases.extend(lease);
+                    delivered.into_iter().for_each(|(name, value)| {
+                        variables.push(name);
+                        secrets.push(value);
+                    });
+                }
                 Err(refusal) => {
                     self.end(task).await; // what isn't dead then stays in the journal
                     return Err(refusal);
                 }
-            };
-            let live = self.live();
-            let parts = live.get(&task).and_then(|all| all.last()?.minted.as_ref());
-            for (name, value) in deliveries(ask, &known.config, parts) {
-                variables.push(name);
-                secrets.push(value);
             }
-            leases.push(lease);
         }
         Ok((variables, secrets, leases))
     }
 
-    async fn mint(&self, task: u64, run: &str, ask: &Ask, known: &Known) -> Result<Lease, Refused> {
+    /// Mints what the program is to hold, or makes what stands for it.
+    async fn prepare_one(
+        &self,
+        task: u64,
+        run: &str,
+        ask: Ask,
+        known: Known,
+    ) -> Result<(Vec<(String, Secret)>, Option<Lease>), Refused> {
+        if ask.in_requests.is_some() {
+            let surrogate = self.stand_in(task, ask.clone(), known.clone()).await?;
+            let parts = BTreeMap::from([("token", surrogate)]);
+            return Ok((deliveries(&ask, &known.config, Some(&Minted { parts, expires: None })), None));
+        }
+        if known.config.kind == Kind::Static {
+            return Err(Refused {
+                kind: Refusal::Request,
+                message: format!("the secret of `{}` outlives every run, so no program gets it", ask.issuer),
+                fix: "let it stand in requests: `credential` in a [[network.allow]], and `inject`".to_owned(),
+            });
+        }
+        let lease = self.mint(task, run, &ask, &known).await?;
+        let live = self.live();
+        let parts = live.get(&task).and_then(|all| all.last()?.minted.as_ref());
+        Ok((deliveries(&ask, &known.config, parts), Some(lease)))
+    }
+
+    /// A part of what was minted for a run under this name.
+    pub(super) fn part(&self, task: u64, name: &str, part: &str) -> Option<Secret> {
+        let live = self.live();
+        let minted = live.get(&task)?.iter().find(|live| live.entry.name == name)?.minted.as_ref()?;
+        Some(Secret::new(minted.parts.get(part)?.expose().to_vec()))
+    }
+
+    pub(super) async fn mint(
+        &self,
+        task: u64,
+        run: &str,
+        ask: &Ask,
+        known: &Known,
+    ) -> Result<Lease, Refused> {
         let now = SystemTime::now();
         let most = known.config.max_ttl.unwrap_or(Duration::MAX);
         let until = now + Duration::from_millis(ask.ttl_ms).saturating_add(SLACK).min(most);
@@ -139,6 +185,8 @@ impl Tasks {
             expires: minted.expires.map(seconds),
             can_revoke: known.issuer.can_revoke(&entry.handle),
             fingerprint: fingerprint(&minted),
+            is_weak: false,
+            uses: None,
         };
         let live = Live { known: known.clone(), entry, open, minted: Some(minted) };
         self.live().entry(task).or_default().push(live);
@@ -147,13 +195,24 @@ impl Tasks {
 
     /// Ends what a run holds; all of it at once.
     pub(super) async fn end(&self, task: u64) -> Vec<Ended> {
-        let held = self.live().remove(&task).unwrap_or_default();
         let began = Instant::now();
-        end_each(held, began).await
+        let (mut ended, uses) = self.stop_using(task, began);
+        let held = self.live().remove(&task).unwrap_or_default();
+        ended.extend(end_each(held, began).await);
+        for (name, count) in uses {
+            if let Some(ended) = ended.iter_mut().find(|ended| ended.lease.name == name) {
+                ended.lease.uses = Some(count);
+            }
+        }
+        ended
     }
 
     /// Ends what everybody holds.
     pub(super) async fn end_all(&self) {
+        let in_use: Vec<u64> = self.in_use().keys().copied().collect();
+        for task in in_use {
+            self.stop_using(task, Instant::now());
+        }
         let held = std::mem::take(&mut *self.live());
         end_each(held.into_values().flatten().collect(), Instant::now()).await;
     }
@@ -226,8 +285,12 @@ impl Tasks {
         Ok(known)
     }
 
-    fn live(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Live>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn live(&self) -> RefMut<'_, BTreeMap<u64, Vec<Live>>> {
+        self.live.borrow_mut()
+    }
+
+    pub(super) fn in_use(&self) -> RefMut<'_, BTreeMap<u64, InUse>> {
+        self.in_use.borrow_mut()
     }
 }
 
@@ -288,6 +351,8 @@ fn described(entry: &Entry, can_revoke: bool) -> Lease {
         expires: entry.expires,
         can_revoke,
         fingerprint: String::new(),
+        is_weak: false,
+        uses: None,
     }
 }
 
@@ -347,24 +412,25 @@ fn handle() -> io::Result<String> {
 
 /// The first four bytes of the hash of all that is secret of it.
 fn fingerprint(minted: &Minted) -> String {
+    let secret = minted.parts.iter().filter(|(name, _)| matches!(**name, "password" | "token"));
+    fingerprint_of(secret.map(|(_, value)| value.expose()))
+}
+
+pub(super) fn fingerprint_of<'a>(secrets: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
-    for (name, value) in &minted.parts {
-        if matches!(*name, "password" | "token") {
-            hash.update(value.expose());
-        }
-    }
+    secrets.into_iter().for_each(|secret| hash.update(secret));
     hash.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn seconds(time: SystemTime) -> u64 {
+pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-fn host(message: String) -> Refused {
+pub(super) fn host(message: String) -> Refused {
     Refused { kind: Refusal::Host, message, fix: "see what the kernel says of the state folder".to_owned() }
 }
 
-fn of_issuer(error: &IssuerError) -> Refused {
+pub(super) fn of_issuer(error: &IssuerError) -> Refused {
     let (kind, fix) = match error {
         IssuerError::Root { .. } => (Refusal::Host, "mend its `root` in issuers.toml"),
         IssuerError::Unreachable { .. } => {

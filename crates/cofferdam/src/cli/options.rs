@@ -241,7 +241,7 @@ impl Options {
                 "ask for less, or have the node's operator raise the ceiling in node.toml",
             )
         })?;
-        let leases = credentials::leases(broker, &policy.network, &rest, &self.cred);
+        let leases = credentials::leases(broker, &rest, &self.cred);
         let leases = leases.map_err(Unprepared::Request)?;
         if !self.hide.is_empty() && policy.files.workspace.is_none() {
             let fix = "name the folder with --workspace DIR; what isn't shown needs no hiding";

@@ -263,6 +263,7 @@ hosts = 200
                 name: "gh".into(),
                 issuer: "github-app.acme".into(),
                 ttl: bit(7).then_some(Duration::from_millis(1500)),
+                ends_on_misuse: bit(1),
             });
         }
         let set = [("B", "2 \"quoted\" \u{7}\n"), ("A", "1"), ("a.b", "")];

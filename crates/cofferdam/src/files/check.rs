@@ -16,7 +16,7 @@ use cofferdam_core::request::Variable;
 use super::error::{FileError, Source, Span};
 use super::policy::{CredentialTable, FilesTable, InputTable, LimitsTable, PolicyFile, RuleTable};
 use super::value::BadValue;
-use super::words::{At, Tls, Word};
+use super::words::{At, Misuse, Tls, Word};
 use super::{HostEnvironment, Loaded, Rest};
 use crate::places;
 
@@ -295,6 +295,7 @@ fn credential(table: &CredentialTable) -> CredentialRule {
         name: table.name.value.0.clone(),
         issuer: table.issuer.value.0.clone(),
         ttl: table.ttl.as_ref().map(|ttl| ttl.value.0),
+        ends_on_misuse: table.on_misuse.as_ref().is_some_and(|misuse| misuse.value == Misuse::Terminate),
     }
 }
 
@@ -384,6 +385,12 @@ fn refuse_misplaced_credential(
         let message = "a credential can't go to a wildcard";
         let error =
             source.error(&table.host.span, message, "more than one host", "name the one host that it is for");
+        return Err(error.and(credential.span.clone(), "this credential"));
+    }
+    if let Some(spoken) = table.protocol.as_ref().filter(|_| protocol == Protocol::Http) {
+        let message = "a credential can't go where anybody can read it";
+        let error =
+            source.error(&spoken.span, message, "no TLS here", "remove `protocol`: it is HTTP over TLS then");
         return Err(error.and(credential.span.clone(), "this credential"));
     }
     match &table.tls {

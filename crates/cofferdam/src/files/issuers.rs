@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cofferdam_broker::config::{IssuerConfig, Kind, Root};
+use cofferdam_broker::config::{Inject, IssuerConfig, Kind, Root};
 use cofferdam_broker::process::Unserved;
 use cofferdam_core::egress::Authority;
 use cofferdam_sys::process;
@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::error::{FileError, Source};
 use super::text;
-use super::words::{At, Time};
+use super::words::{At, Inject as InjectWord, Time};
 
 /// The whole file: issuers by kind, and by the name that the operator gives them.
 #[derive(Debug, Default, Deserialize)]
@@ -25,6 +25,8 @@ struct IssuersFile {
     postgres: BTreeMap<String, PostgresTable>,
     #[serde(default)]
     exec: BTreeMap<String, ExecTable>,
+    #[serde(default, rename = "static")]
+    standing: BTreeMap<String, StaticTable>,
 }
 
 /// Roles of PostgreSQL.
@@ -48,6 +50,21 @@ struct ExecTable {
     #[serde(default)]
     scope: BTreeMap<String, Vec<String>>,
     max_ttl: Option<Time>,
+    inject: Option<At<InjectWord>>,
+    header: Option<At<String>>,
+    user: Option<At<String>>,
+}
+
+/// A secret that outlives runs. It stands in requests, and no program gets it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct StaticTable {
+    root: RootTable,
+    hosts: Vec<At<String>>,
+    max_ttl: Option<Time>,
+    inject: At<InjectWord>,
+    header: Option<At<String>>,
+    user: Option<At<String>>,
 }
 
 /// Where a root is: one of the three.
@@ -111,9 +128,66 @@ fn parse(text: &str, source: &Source) -> Result<Vec<IssuerConfig>, FileError> {
     }
     for (name, table) in file.exec {
         let kind = Kind::Exec { command: table.command, scope: table.scope };
-        issuers.push(issuer(&name, kind, table.root, &table.hosts, table.max_ttl, source)?);
+        let inject = place(table.inject.as_ref(), table.header.as_ref(), table.user.as_ref(), source)?;
+        let issuer = issuer(&name, kind, table.root, &table.hosts, table.max_ttl, source)?;
+        issuers.push(IssuerConfig { inject, ..issuer });
+    }
+    for (name, table) in file.standing {
+        let inject = place(Some(&table.inject), table.header.as_ref(), table.user.as_ref(), source)?;
+        let issuer = issuer(&name, Kind::Static, table.root, &table.hosts, table.max_ttl, source)?;
+        issuers.push(IssuerConfig { inject, ..issuer });
     }
     Ok(issuers)
+}
+
+/// Where an issuer's credentials stand in requests.
+fn place(
+    inject: Option<&At<InjectWord>>,
+    header: Option<&At<String>>,
+    user: Option<&At<String>>,
+    source: &Source,
+) -> Result<Option<Inject>, FileError> {
+    let needless = |at: &At<String>, what: &str, inject: &str| {
+        let message = format!("`{what}` is for `inject = \"{inject}\"` alone");
+        source.error(&at.span, &message, "nothing uses it", "remove it, or inject so")
+    };
+    let word = inject.map(|inject| &inject.value);
+    match (header, user) {
+        (Some(at), _) if word != Some(&InjectWord::Header) => return Err(needless(at, "header", "header")),
+        (_, Some(at)) if word != Some(&InjectWord::Basic) => return Err(needless(at, "user", "basic")),
+        _ => {}
+    }
+    let Some(inject) = inject else { return Ok(None) };
+    Ok(Some(match (&inject.value, header) {
+        (InjectWord::Bearer, _) => Inject::Bearer,
+        (InjectWord::Basic, _) => Inject::Basic { user: user.map(|user| user.value.clone()) },
+        (InjectWord::Header, Some(At { value, .. })) if is_header(value) => {
+            Inject::Header(value.to_ascii_lowercase())
+        }
+        (InjectWord::Header, Some(At { span, .. })) => {
+            return Err(source.error(span, "this names no header", "no header", "write it like `X-Api-Key`"));
+        }
+        (InjectWord::Header, None) => {
+            let message = "nothing says in which header it stands";
+            return Err(source.error(&inject.span, message, "which one?", "add `header = \"X-Api-Key\"`"));
+        }
+    }))
+}
+
+/// A token of RFC 9110, section 5.6.2, that isn't about the connection or the message.
+fn is_header(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    const TAKEN: [&str; 8] = [
+        "connection",
+        "content-length",
+        "content-type",
+        "cookie",
+        "host",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    !name.is_empty() && name.bytes().all(is_token) && !TAKEN.contains(&name.to_ascii_lowercase().as_str())
 }
 
 fn issuer(
@@ -137,7 +211,7 @@ fn issuer(
     };
     let hosts = hosts.iter().map(|host| host.value.clone()).collect();
     let max_ttl: Option<Duration> = max_ttl.map(|time| time.0);
-    Ok(IssuerConfig { name: format!("{}.{name}", kind.name()), root, hosts, max_ttl, kind })
+    Ok(IssuerConfig { name: format!("{}.{name}", kind.name()), root, hosts, max_ttl, inject: None, kind })
 }
 
 #[cfg(test)]

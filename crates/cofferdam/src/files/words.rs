@@ -357,7 +357,8 @@ macro_rules! choices {
         impl $name {
             const ALL: &[$name] = &[$($name::$variant,)+];
 
-            fn name(self) -> &'static str {
+            /// The word.
+            pub(crate) fn name(self) -> &'static str {
                 match self { $($name::$variant => $word,)+ }
             }
         }

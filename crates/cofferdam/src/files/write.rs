@@ -17,7 +17,7 @@ use super::policy::{
 };
 use super::value::BadValue;
 use super::words::{
-    At, BackendChoice, CapabilityName, Cores, Count, FilePattern, Host, Method, Name, PassedName,
+    At, BackendChoice, CapabilityName, Cores, Count, FilePattern, Host, Method, Misuse, Name, PassedName,
     PathPattern, Pids, Port, ProfileName, ProtocolName, Size, Time, Tls, VariableName, VariableValue,
     Version,
 };
@@ -154,8 +154,9 @@ fn rule(rule: &NetworkRule) -> RuleTable {
 fn credential(rule: &CredentialRule, rest: &Rest) -> CredentialTable {
     let said = rest.credentials.iter().find(|table| table.name.value.0 == rule.name).cloned();
     let ttl = rule.ttl.map(|ttl| Time(ttl).into());
+    let on_misuse = rule.ends_on_misuse.then(|| Misuse::Terminate.into());
     match said {
-        Some(table) => CredentialTable { ttl, ..table },
+        Some(table) => CredentialTable { ttl, on_misuse, ..table },
         None => CredentialTable {
             name: Name(rule.name.clone()).into(),
             issuer: Name(rule.issuer.clone()).into(),
@@ -164,7 +165,7 @@ fn credential(rule: &CredentialRule, rest: &Rest) -> CredentialTable {
             max_uses: None,
             inject: None,
             surrogate_env: None,
-            on_misuse: None,
+            on_misuse,
             deliver: BTreeMap::new(),
         },
     }

@@ -243,6 +243,7 @@ fn more_of(limit: LimitName) -> Option<&'static str> {
 fn ending(outcome: &Outcome) -> String {
     match outcome.end {
         End::BackendLost => "the sandbox was lost".into(),
+        End::Cancelled(Cancel::Misuse) => "ended, since it misused a credential".into(),
         End::Cancelled(Cancel::OutputClosed) => "ended, since nobody reads its output".into(),
         End::Cancelled(Cancel::User) => "cancelled".into(),
         End::Exited(code) => format!("exit {code}"),

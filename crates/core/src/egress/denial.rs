@@ -25,6 +25,12 @@ macro_rules! denial_codes {
                 match self { $(DenialCode::$variant => $name,)+ }
             }
 
+            /// The code of a name.
+            #[must_use]
+            pub fn of_code(code: &str) -> Option<DenialCode> {
+                DenialCode::ALL.iter().find(|known| known.code() == code).copied()
+            }
+
             /// The status of an answer over HTTP that carries it.
             #[must_use]
             pub fn status(self) -> u16 {

@@ -381,7 +381,8 @@ impl CredentialRule {
             (None, Some(_)) => false,
             (Some(mine), Some(theirs)) => mine <= theirs,
         };
-        self.name == other.name && self.issuer == other.issuer && lives_no_longer
+        let ends_as_soon = self.ends_on_misuse || !other.ends_on_misuse;
+        self.name == other.name && self.issuer == other.issuer && lives_no_longer && ends_as_soon
     }
 }
 

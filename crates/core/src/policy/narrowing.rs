@@ -103,8 +103,12 @@ fn rules() -> impl Strategy<Value = Vec<NetworkRule>> {
 
 fn credentials() -> impl Strategy<Value = Vec<CredentialRule>> {
     let one = (select(&NAMES[..]), select(&NAMES[..]), option::of((1..4u64).prop_map(Duration::from_secs)));
-    let one =
-        one.prop_map(|(name, issuer, ttl)| CredentialRule { name: name.into(), issuer: issuer.into(), ttl });
+    let one = one.prop_map(|(name, issuer, ttl)| CredentialRule {
+        name: name.into(),
+        issuer: issuer.into(),
+        ttl,
+        ends_on_misuse: false,
+    });
     vec(one, 0..2)
 }
 

@@ -309,6 +309,8 @@ pub struct CredentialRule {
     pub issuer: String,
     /// How long it lives at most; none means as long as the run.
     pub ttl: Option<Duration>,
+    /// Whether the run ends where it, or what might be another, is sent where it may not be.
+    pub ends_on_misuse: bool,
 }
 
 #[cfg(test)]

@@ -78,6 +78,8 @@ pub enum DoorKind {
     Dns,
     /// It accepts what asks for a proxy.
     Proxy,
+    /// Over it, the broker is handed connections whose requests carry a credential of the run's.
+    Broker,
 }
 
 /// What holds for all sandboxes of a host.

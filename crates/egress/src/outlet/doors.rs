@@ -56,6 +56,7 @@ impl DoorSet {
                     let listener = TcpListener::from(copy);
                     while listener.accept().is_ok() {}
                 }
+                DoorKind::Broker => {} // not one that a program has
                 DoorKind::Dns => {
                     let socket = DnsSocket::from(copy);
                     while socket.question(&mut [0; 1]).is_ok() {}

@@ -45,6 +45,7 @@ pub(super) enum Command {
         number: u64,
         run: RunId,
         sink: Arc<dyn Sink>,
+        broker: Option<OwnedFd>,
     },
     Cut {
         number: u64,
@@ -144,8 +145,8 @@ impl Serving {
             }
             Command::Attach { number, table } => self.with(number, |way, woken| way.attached(table, woken)),
             Command::Connect { number, asked } => self.connect(number, asked),
-            Command::Record { number, run, sink } => {
-                self.with(number, |way, woken| way.record(run, sink, woken));
+            Command::Record { number, run, sink, broker } => {
+                self.with(number, |way, woken| way.record(run, sink, broker, woken));
             }
             Command::Cut { number, answer } => self.cut(number, answer),
             Command::Drop { number } => {
@@ -251,7 +252,7 @@ impl Serving {
         self.last_session = self.last_session.wrapping_add(1);
         let session = self.last_session;
         let Some(way) = self.ways.get_mut(&number) else { return };
-        let prepared = own.and_then(|own| Ok((way.copies()?, own)));
+        let prepared = own.and_then(|own| Ok((way.openings()?, own)));
         let Ok((doors, own)) = prepared else { return self.lose_way(number) };
         let terms = way.terms(session, own.clone(), self.settings.denied_names);
         let ledger = Ledger::new(&terms.rules, own, self.settings.node.private_hosts.clone());

@@ -137,8 +137,11 @@ pub struct Outlet {
 struct Unattached {
     rules: Vec<NetworkRule>,
     limits: Limits,
-    record: Option<(RunId, Arc<dyn Sink>)>,
+    record: Option<Recorded>,
 }
+
+/// A run that has the sandbox, where its events go, and the way to its broker.
+type Recorded = (RunId, Arc<dyn Sink>, Option<OwnedFd>);
 
 impl fmt::Debug for Unattached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -167,8 +170,8 @@ impl Outlet {
         let _ = self.host.set(host); // this is the only place
         let way = Box::new(Way::new(rules, limits, authority, self.doors.clone()));
         self.tell(Command::Open { number: self.number, way });
-        if let Some((run, sink)) = record {
-            self.tell(Command::Record { number: self.number, run, sink });
+        if let Some((run, sink, broker)) = record {
+            self.tell(Command::Record { number: self.number, run, sink, broker });
         }
         Ok(())
     }
@@ -222,16 +225,16 @@ impl outlet::Outlet for Outlet {
         })
     }
 
-    fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {
+    fn record(&self, run: &RunId, sink: Arc<dyn Sink>, broker: Option<OwnedFd>) {
         // Here and now: what comes from now on is the new run's.
         if self.was_recorded.swap(true, Ordering::Relaxed) {
             self.doors.drain();
         }
         if let Some(unattached) = &mut *self.unattached() {
-            unattached.record = Some((run.clone(), sink));
+            unattached.record = Some((run.clone(), sink, broker));
             return;
         }
-        self.tell(Command::Record { number: self.number, run: run.clone(), sink });
+        self.tell(Command::Record { number: self.number, run: run.clone(), sink, broker });
     }
 
     fn cut(&self) -> Boxed<'_, Cut> {

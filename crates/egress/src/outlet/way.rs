@@ -34,6 +34,8 @@ pub(super) struct Way {
     /// What was counted before this run.
     refused_before: u64,
     run: Option<(RunId, Recorder)>,
+    /// The way to the broker of this run.
+    broker: Option<OwnedFd>,
     watching: Vec<AbortHandle>,
     session: Option<Session>,
     lost: Option<SystemTime>,
@@ -119,6 +121,7 @@ impl Way {
             table: None,
             refused_before: 0,
             run: None,
+            broker: None,
             watching: vec![],
             session: None,
             lost: None,
@@ -133,9 +136,16 @@ impl Way {
         self.watch(wake);
     }
 
-    pub(super) fn record(&mut self, run: RunId, sink: Arc<dyn Sink>, wake: Box<dyn Fn() + Send + Sync>) {
+    pub(super) fn record(
+        &mut self,
+        run: RunId,
+        sink: Arc<dyn Sink>,
+        broker: Option<OwnedFd>,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) {
         self.refused_before = self.refused();
         self.run = Some((run, Recorder::start(sink)));
+        self.broker = broker;
         self.watch(wake);
     }
 
@@ -175,8 +185,15 @@ impl Way {
     }
 
     /// A copy of each door.
-    pub(super) fn copies(&self) -> io::Result<Vec<(DoorKind, OwnedFd)>> {
+    fn copies(&self) -> io::Result<Vec<(DoorKind, OwnedFd)>> {
         self.doors.copies()
+    }
+
+    /// What the proxy gets to serve a run: a copy of each door, and the way to the run's broker.
+    pub(super) fn openings(&mut self) -> io::Result<Vec<(DoorKind, OwnedFd)>> {
+        let mut openings = self.copies()?;
+        openings.extend(self.broker.take().map(|broker| (DoorKind::Broker, broker)));
+        Ok(openings)
     }
 
     /// What the proxy is told.
@@ -238,6 +255,7 @@ impl Way {
     pub(super) fn finish(&mut self, counted: Option<Traffic>) -> Cut {
         self.is_waiting = false;
         self.asked.clear();
+        self.broker = None;
         let mut session = self.session.take();
         // What never was the proxy's sent nothing; of what was, nobody else knows.
         let traffic = counted.or(session.is_none().then(Traffic::default));

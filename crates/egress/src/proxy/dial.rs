@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_core::egress::{
-    AddressDenied, Authority, CheckedAddress, Destination, Exhausted, Host, Terms, judge,
+    AddressDenied, Authority, CheckedAddress, DenialCode, Destination, Exhausted, Host, Terms, judge,
 };
 use cofferdam_core::policy::OWN_HOST;
 use rustls::pki_types::ServerName;
@@ -47,12 +47,20 @@ pub(crate) enum DialError {
     Unreachable(io::Error),
     #[error("no TLS could be had: {0}")]
     Tls(io::Error),
+    #[error("the broker would not take it: {0}")]
+    Broker(DenialCode),
+    #[error("it speaks none of the protocols that were offered")]
+    OtherProtocol,
 }
 
 impl DialError {
     /// Whether the other end speaks none of the protocols that were offered: RFC 7301, section 3.2.
     pub(crate) fn is_other_protocol(&self) -> bool {
-        let DialError::Tls(error) = self else { return false };
+        let error = match self {
+            DialError::OtherProtocol => return true,
+            DialError::Tls(error) => error,
+            _ => return false,
+        };
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         let said = rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol);
         inner.is_some_and(|error| *error == said || *error == rustls::Error::NoApplicationProtocol)
@@ -86,7 +94,7 @@ pub(crate) async fn dial(
     to: &Destination,
     terms: &Terms,
     request: Option<&(Vec<u8>, Vec<u8>)>,
-) -> Result<Dialled<Metered>, DialError> {
+) -> Result<Dialled<Metered<TcpStream>>, DialError> {
     sandbox.budget().host(to.host())?;
     let addresses = addresses(sandbox, to.host()).await?;
     let (mut checked, mut refused) = (vec![], None);
@@ -169,10 +177,10 @@ async fn through_proxy(sandbox: &Sandbox, proxy: &Authority, to: SocketAddr) -> 
 ///
 /// [`DialError`].
 pub(crate) async fn begin_tls(
-    stream: Metered,
+    stream: Metered<TcpStream>,
     host: &Host,
     config: &Arc<ClientConfig>,
-) -> Result<TlsStream<BufReader<Metered>>, DialError> {
+) -> Result<TlsStream<BufReader<Metered<TcpStream>>>, DialError> {
     let name = match host {
         Host::Address(ip) => ServerName::from(*ip),
         Host::Name(name) => ServerName::try_from(name.as_str().to_owned())

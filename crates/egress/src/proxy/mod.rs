@@ -6,7 +6,8 @@
 //! 2. [`connection`]: the decision about host and port, and what its first bytes ([`opening`], [`client_hello`])
 //!    say is spoken.
 //! 3. [`http`]: requests, each with its own decision; [`tunnel`]: what nobody opens.
-//! 4. [`upstream`] and [`dial`]: the lookup, the judgement of addresses, and the connection outwards.
+//! 4. [`upstream`] and [`dial`]: the lookup, the judgement of addresses, and the connection outwards, which
+//!    [`brokered`] hands to the broker where its requests carry a credential of the run's.
 //!
 //! [`sandbox`] is what holds all of it together for one run. Everything runs on one thread: nothing here is a
 //! thread's work but TLS, and a second thread would share every lock with it.
@@ -17,6 +18,7 @@ pub mod http;
 pub mod opening;
 pub mod socks;
 
+mod brokered;
 mod certificates;
 mod connection;
 mod dial;
@@ -39,7 +41,9 @@ use cofferdam_sys::{fd, jail, process, seccomp};
 use tokio::sync::mpsc;
 
 use crate::control::{DoorKind, Frame, Frames, FromProxy, Link, Node, Terms, ToProxy, VERSION, send_frame};
+use brokered::Broker;
 use node::Outside;
+pub use node::{NodeError, roots};
 use report::Host;
 use sandbox::Sandbox;
 
@@ -51,7 +55,7 @@ enum Failure {
     #[error("the host says something that makes no sense")]
     Nonsense,
     #[error(transparent)]
-    Node(#[from] node::NodeError),
+    Node(#[from] NodeError),
     #[error(transparent)]
     Jail(#[from] jail::JailError),
     #[error(transparent)]
@@ -172,9 +176,11 @@ impl Obeying {
     }
 
     fn open(&mut self, terms: &Terms) -> Result<(), Failure> {
-        let doors = std::mem::take(&mut self.doors);
+        let mut doors = std::mem::take(&mut self.doors);
+        let broker = doors.iter().position(|(kind, _)| *kind == DoorKind::Broker);
+        let broker = broker.map(|at| Broker::new(doors.swap_remove(at).1)).transpose()?;
         let of_tcp = doors.iter().filter(|(kind, _)| *kind == DoorKind::Dns).count();
-        let sandbox = Sandbox::new(terms, of_tcp > 1, self.outside.clone(), self.host.clone())?;
+        let sandbox = Sandbox::new(terms, of_tcp > 1, self.outside.clone(), self.host.clone(), broker)?;
         for (kind, socket) in doors {
             doors::open(&sandbox, kind, socket);
         }

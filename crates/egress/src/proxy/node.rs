@@ -29,11 +29,14 @@ pub(crate) struct Outside {
 
 /// What an operator's configuration has wrong.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NodeError {
+pub enum NodeError {
+    /// No host and port.
     #[error("the upstream proxy `{0}` is no host and port")]
     UpstreamProxy(String),
+    /// No certificates.
     #[error("the extra roots are no certificates: {0}")]
     ExtraRoots(String),
+    /// The library refuses its own defaults.
     #[error("could not set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
@@ -73,8 +76,12 @@ fn resolver(servers: Vec<std::net::SocketAddr>) -> Resolver {
     Resolver::of_system(&read("/etc/resolv.conf"), &read("/etc/hosts"))
 }
 
-/// Those that this system trusts, those that come with us (a system may have none), and those of the operator.
-fn roots(extra: &[u8]) -> Result<RootCertStore, NodeError> {
+/// Those that this system trusts, those that come with us (a system may have none), and those of the operator, as PEM.
+///
+/// # Errors
+///
+/// [`NodeError`]: those of the operator are none.
+pub fn roots(extra: &[u8]) -> Result<RootCertStore, NodeError> {
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

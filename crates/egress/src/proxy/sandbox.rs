@@ -9,6 +9,7 @@ use std::time::Duration;
 use cofferdam_core::egress::{Budget, Denial, Door, Exhausted, Rules};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use super::brokered::Broker;
 use super::certificates::Certificates;
 use super::dns::names::Names;
 use super::node::Outside;
@@ -34,6 +35,7 @@ pub(crate) struct Sandbox {
     certificates: Certificates,
     pool: Pool,
     outside: Arc<Outside>,
+    broker: Option<Broker>,
     host: Arc<Host>,
     ended: watch::Sender<bool>,
     /// Held by every task: when the last is gone, the other end knows.
@@ -63,6 +65,7 @@ impl Sandbox {
         has_ipv6: bool,
         outside: Arc<Outside>,
         host: Arc<Host>,
+        broker: Option<Broker>,
     ) -> Result<Arc<Sandbox>, AuthorityError> {
         let (alive, all_ended) = mpsc::channel(1);
         let most = usize::try_from(terms.limits.connections).unwrap_or(usize::MAX);
@@ -82,6 +85,7 @@ impl Sandbox {
             certificates: Certificates::new(&terms.authority, &terms.authority_key)?,
             pool: Pool::default(),
             outside,
+            broker,
             host,
             ended: watch::Sender::new(false),
             alive: Mutex::new(Some(alive)),
@@ -111,6 +115,11 @@ impl Sandbox {
 
     pub(crate) fn outside(&self) -> &Outside {
         &self.outside
+    }
+
+    /// The way to whoever has the run's credentials.
+    pub(crate) fn broker(&self) -> Option<&Broker> {
+        self.broker.as_ref()
     }
 
     /// One of the turns that requests have. Nobody ends them.

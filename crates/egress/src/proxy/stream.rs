@@ -8,7 +8,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use cofferdam_core::egress::Exhausted;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::sandbox::Opened;
 
@@ -85,8 +84,8 @@ pub(crate) use writes_through;
 writes_through!(Replayed, stream);
 
 /// A connection outwards, which counts what goes over it and sends nothing beyond the run's budget.
-pub(crate) struct Metered {
-    stream: TcpStream,
+pub(crate) struct Metered<S> {
+    stream: S,
     opened: Opened,
     /// Bytes that are counted and not sent yet: the kernel didn't take them.
     counted: u64,
@@ -96,9 +95,20 @@ pub(crate) struct Metered {
 /// The budget that ended a connection, if one did. The library that sends over it can't always say.
 pub(crate) type EndedBy = Arc<OnceLock<Exhausted>>;
 
-impl Metered {
-    pub(crate) fn new(stream: TcpStream, opened: Opened) -> Self {
+impl<S> Metered<S> {
+    pub(crate) fn new(stream: S, opened: Opened) -> Self {
         Metered { stream, opened, counted: 0, ended_by: EndedBy::default() }
+    }
+
+    /// Counts on, over another stream.
+    pub(crate) fn over<T>(self, stream: T) -> (S, Metered<T>) {
+        let Metered { stream: before, opened, counted, ended_by } = self;
+        (before, Metered { stream, opened, counted, ended_by })
+    }
+
+    /// The stream itself, for what isn't the program's and isn't counted.
+    pub(crate) fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     /// Where it is said which budget ended it.
@@ -123,7 +133,7 @@ impl Metered {
     }
 }
 
-impl AsyncRead for Metered {
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -136,7 +146,7 @@ impl AsyncRead for Metered {
     }
 }
 
-impl AsyncWrite for Metered {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -89,7 +89,10 @@ fn denial(tunnel: &TunnelPermit, error: &DialError) -> Denial {
         DialError::Exhausted(why) => why.denial(tunnel.denial(DenialCode::LimitExceeded)),
         DialError::NotRecorded => tunnel.denial(DenialCode::TaskEnded),
         DialError::Tls(_) => tunnel.denial(DenialCode::UpstreamTls),
-        DialError::Unreachable(_) => tunnel.denial(DenialCode::UpstreamUnreachable),
+        DialError::Broker(code) => tunnel.denial(*code),
+        DialError::OtherProtocol | DialError::Unreachable(_) => {
+            tunnel.denial(DenialCode::UpstreamUnreachable)
+        }
     }
 }
 

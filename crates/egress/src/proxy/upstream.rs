@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_core::egress::{Denial, DenialCode, Destination, RequestPermit};
+use cofferdam_core::handover;
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 
 use super::dial::{DialError, Dialled, allowed, begin_tls, dial, judge_address};
 use super::http::BODY_BYTES;
+use super::http::astray::{Found, Watched};
 use super::http::headers::{authority, join_cookies, take_off};
 use super::sandbox::{Sandbox, Within};
 use super::stream::{EndedBy, Stream};
@@ -43,8 +45,8 @@ const TRIES: usize = 3;
 
 /// What a connection takes requests with.
 enum Sender {
-    Http1(http1::SendRequest<Incoming>),
-    Http2(http2::SendRequest<Incoming>),
+    Http1(http1::SendRequest<Watched>),
+    Http2(http2::SendRequest<Watched>),
 }
 
 /// A connection to an origin.
@@ -60,6 +62,8 @@ struct Key {
     host: cofferdam_core::egress::Host,
     port: u16,
     has_tls: bool,
+    /// What its requests carry, if the broker has it.
+    credential: Option<String>,
     /// Whether the program speaks HTTP/2.
     is_http2: bool,
 }
@@ -133,10 +137,12 @@ pub(crate) async fn send(
     let to = permit.to();
     let has_tls = to.protocol().has_tls();
     let is_http2 = request.version() == Version::HTTP_2;
-    let key = Key { host: to.host().clone(), port: to.port(), has_tls, is_http2 };
+    let credential = permit.terms().credential().map(str::to_owned);
+    let key = Key { host: to.host().clone(), port: to.port(), has_tls, credential, is_http2 };
     let by_client = upgrades.then(|| hyper::upgrade::on(&mut request));
     let trace = (request.method().as_str().as_bytes().to_vec(), plain_path(&request));
     prepare(&mut request, to, upgrades);
+    let (mut request, found) = watched(request, sandbox, permit);
     for _ in 0..TRIES {
         let kept = if upgrades { None } else { take(sandbox, permit, &key) };
         let mut upstream = match kept {
@@ -155,15 +161,40 @@ pub(crate) async fn send(
         address(&mut request, to, &upstream.sender);
         match upstream.try_send(request).await {
             Ok(response) => {
+                found.is_answered();
+                if let Some(denial) = by_broker(permit, &response) {
+                    return Err(denial);
+                }
                 return Ok(answered(sandbox, key, upstream, response, by_client));
             }
             Err(mut error) => match error.take_message() {
                 Some(unsent) => request = unsent,
-                None => return Err(failed(permit, &upstream.ended_by)),
+                None => {
+                    let found = found.take().map(Box::new);
+                    return Err(found.unwrap_or_else(|| failed(permit, &upstream.ended_by)));
+                }
             },
         }
     }
     Err(Box::new(permit.denial(DenialCode::UpstreamUnreachable)))
+}
+
+/// A request whose body is watched.
+fn watched(
+    request: Request<Incoming>,
+    sandbox: &Arc<Sandbox>,
+    permit: &RequestPermit,
+) -> (Request<Watched>, Arc<Found>) {
+    let (head, body) = request.into_parts();
+    let (body, found) = Watched::new(body, sandbox, permit);
+    (Request::from_parts(head, body), found)
+}
+
+/// The broker's refusal, if an answer is one.
+fn by_broker(permit: &RequestPermit, response: &Response<Incoming>) -> Option<Box<Denial>> {
+    permit.terms().credential()?;
+    let code = response.headers().get(handover::DENIED)?.to_str().ok()?;
+    Some(Box::new(permit.denial(DenialCode::of_code(code).unwrap_or(DenialCode::CredentialExpired))))
 }
 
 fn take(sandbox: &Sandbox, permit: &RequestPermit, key: &Key) -> Option<Upstream> {
@@ -192,7 +223,11 @@ async fn open(
     let to = permit.to();
     let Dialled { stream, ip } = dial(sandbox, to, permit.terms(), Some(request)).await?;
     let ended_by = stream.ended_by();
-    let (stream, is_http2): (Stream, bool) = if key.has_tls {
+    let (stream, is_http2): (Stream, bool) = if let Some(credential) = &key.credential {
+        let broker = sandbox.broker().ok_or(DialError::Broker(DenialCode::CredentialExpired))?;
+        let (stream, is_http2) = broker.hand_over(stream, to, credential, may_be_http2).await?;
+        (Box::new(stream), is_http2)
+    } else if key.has_tls {
         let outside = sandbox.outside();
         let config = if may_be_http2 { &outside.tls } else { &outside.tls_http1 };
         let stream = begin_tls(stream, to.host(), config).await?;
@@ -234,8 +269,8 @@ async fn handshake(sandbox: &Arc<Sandbox>, stream: Stream, is_http2: bool) -> hy
 impl Upstream {
     async fn try_send(
         &mut self,
-        request: Request<Incoming>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Incoming>>> {
+        request: Request<Watched>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Watched>>> {
         match &mut self.sender {
             Sender::Http1(sender) => sender.try_send_request(request).await,
             Sender::Http2(sender) => sender.try_send_request(request).await,
@@ -288,7 +323,7 @@ fn name_host(headers: &mut HeaderMap, to: &Destination) {
 }
 
 /// Says where a request goes in the form of the version that is spoken: the host that was judged, in one spelling.
-fn address(request: &mut Request<Incoming>, to: &Destination, sender: &Sender) {
+fn address(request: &mut Request<Watched>, to: &Destination, sender: &Sender) {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let uri: Result<Uri, _> = match sender {
         Sender::Http1(_) => {
@@ -330,7 +365,10 @@ fn refusal(permit: &RequestPermit, error: &DialError) -> Box<Denial> {
         DialError::Exhausted(why) => why.denial(permit.denial(DenialCode::LimitExceeded)),
         DialError::NotRecorded => permit.denial(DenialCode::TaskEnded),
         DialError::Tls(_) => permit.denial(DenialCode::UpstreamTls),
-        DialError::Unreachable(_) => permit.denial(DenialCode::UpstreamUnreachable),
+        DialError::Broker(code) => permit.denial(*code),
+        DialError::OtherProtocol | DialError::Unreachable(_) => {
+            permit.denial(DenialCode::UpstreamUnreachable)
+        }
     })
 }
 

@@ -9,7 +9,7 @@ use cofferdam_core::artifact::Rejection;
 use cofferdam_core::audit::{Event, Passage};
 use cofferdam_core::capability::Gap;
 use cofferdam_core::egress::{Denial, Door};
-use cofferdam_core::lease::LeaseState;
+use cofferdam_core::lease::{LeaseEnd, LeaseState};
 use cofferdam_core::outcome::{Cancel, End};
 use cofferdam_core::policy::PolicyHash;
 
@@ -42,6 +42,12 @@ pub(super) fn members(event: &Event) -> String {
         Event::BackendRefused { backend, gaps, why } => {
             members.text("backend", backend.name()).text("why", why).gaps(gaps);
         }
+        Event::CredentialMisused { denial } => {
+            members.denial(denial);
+        }
+        Event::CredentialReflected { name, host } => {
+            members.text("name", name).text("host", host);
+        }
         Event::DnsDenied { denial, more } => {
             members.denial(denial).more(*more);
         }
@@ -56,15 +62,7 @@ pub(super) fn members(event: &Event) -> String {
             members.time("expires", lease.expires).text("fingerprint", &lease.fingerprint);
         }
         Event::LeaseOrphaned(lease) | Event::LeaseRevoked(lease) => {
-            members.text("name", &lease.name).text("issuer", &lease.issuer);
-            members.text("state", lease.state.name());
-            match &lease.state {
-                LeaseState::Dead { after, verified } => {
-                    members.number("revoked_ms", after.as_millis() as u64).text("verified", verified)
-                }
-                LeaseState::Expires => members.time("expires", lease.expires),
-                LeaseState::Unknown { why } => members.text("why", why),
-            };
+            members.lease_end(lease);
         }
         Event::LimitHit(limit) => {
             members.text("limit", limit.name());
@@ -103,6 +101,20 @@ pub(super) fn gap_members(head: &Head) -> String {
 struct Members(String);
 
 impl Members {
+    fn lease_end(&mut self, lease: &LeaseEnd) -> &mut Self {
+        self.text("name", &lease.name).text("issuer", &lease.issuer).text("state", lease.state.name());
+        if let Some(uses) = lease.uses {
+            self.number("uses", uses);
+        }
+        match &lease.state {
+            LeaseState::Dead { after, verified } => {
+                self.number("revoked_ms", after.as_millis() as u64).text("verified", verified)
+            }
+            LeaseState::Expires => self.time("expires", lease.expires),
+            LeaseState::Unknown { why } => self.text("why", why),
+        }
+    }
+
     fn name(&mut self, name: &str) -> &mut String {
         self.0.push(',');
         push_text(&mut self.0, name);
@@ -247,6 +259,7 @@ impl Members {
     fn end(&mut self, end: End) -> &mut Self {
         self.text("end", end.name());
         match end {
+            End::Cancelled(Cancel::Misuse) => self.text("by", "policy"),
             End::Cancelled(Cancel::OutputClosed) => self.text("by", "output_closed"),
             End::Cancelled(Cancel::User) => self.text("by", "user"),
             End::Exited(code) => self.number("exit_code", u64::from(code)),

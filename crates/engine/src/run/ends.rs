@@ -14,6 +14,8 @@ pub(super) enum Cause {
     Backend(BackendError),
     /// The deadline passed.
     Deadline,
+    /// A credential was sent where it may not be, and the policy ends a run for that.
+    Misuse,
     /// Our own output could not be written.
     Output(std::io::Error),
     /// The output limit was reached.
@@ -63,6 +65,7 @@ impl Ended {
             }
             Cause::Program(Ending::Lost, _) => (End::BackendLost, Ran::Unknown, Some(fault::lost())),
             Cause::Deadline => fine(End::TimedOut),
+            Cause::Misuse => (End::Cancelled(Cancel::Misuse), ran, Some(fault::of_misuse())),
             Cause::User => fine(End::Cancelled(Cancel::User)),
             Cause::OutputLimit => fine(End::OutputLimit),
             Cause::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {

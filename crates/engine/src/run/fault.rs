@@ -32,6 +32,16 @@ pub(super) fn of_state(error: &StateError) -> Fault {
     fault(FaultCode::HostError, chain(error), "make room there, or make the folder writable")
 }
 
+/// The program sent a credential where it may not be.
+pub(super) fn of_misuse() -> Fault {
+    Fault {
+        code: FaultCode::CredentialMisused,
+        message: "the program sent a credential where it may not be, and its policy ends a run for that"
+            .to_owned(),
+        fix: Some("look at `denials`: they say what was sent where".to_owned()),
+    }
+}
+
 pub(super) fn of_output(error: &io::Error) -> Fault {
     let message = format!("could not write the program's output: {error}");
     fault(FaultCode::HostError, message, "make room where standard output goes")

@@ -1,5 +1,6 @@
 //! The credentials of a run: prepared when it is granted, ended when everything of its program is dead.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cofferdam_core::audit::{AuditError, AuditSink, Event};
@@ -30,6 +31,11 @@ impl Leased {
         std::mem::take(&mut self.deliveries)
     }
 
+    /// The way to whoever has the credentials of requests, once.
+    pub(super) fn take_way(&mut self) -> Option<OwnedFd> {
+        self.held.take_way()
+    }
+
     /// Ends all of it, the first time; says each time what came of it.
     pub(super) async fn end(&mut self) -> Vec<LeaseEnd> {
         self.held.end().await
@@ -54,8 +60,13 @@ struct Recorder {
 
 impl Sink for Recorder {
     fn record(&self, event: Event) -> Boxed<'_, Result<(), AuditError>> {
-        let is_a_leases =
-            matches!(event, Event::LeaseMinted(_) | Event::LeaseRevoked(_) | Event::LeaseOrphaned(_));
+        let is_a_leases = matches!(
+            event,
+            Event::CredentialReflected { .. }
+                | Event::LeaseMinted(_)
+                | Event::LeaseOrphaned(_)
+                | Event::LeaseRevoked(_)
+        );
         let recorded = if is_a_leases {
             self.audit.append(&self.run, &[event]).map(drop)
         } else {

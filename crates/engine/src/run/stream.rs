@@ -38,9 +38,11 @@ pub(super) async fn until_the_end(
     let mut pumped = false;
     let mut cause = {
         let mut ending = pin!(first_end(running, limits, deadline, streams));
+        let mut misused = pin!(way_out.is_misused());
         loop {
             tokio::select! {
                 cause = &mut ending => break cause,
+                () = &mut misused => break Cause::Misuse,
                 result = &mut pumping, if !pumped => match result {
                     Ok(()) => pumped = true,
                     Err(cause) => break cause,

@@ -1,5 +1,6 @@
 //! A run's way out: its events go into the run's part of the audit log, and it is cut before anything else ends.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +11,7 @@ use cofferdam_core::egress::DenialCode;
 use cofferdam_core::outcome::{DenialCount, LimitName, RunId};
 use cofferdam_core::outlet::{Cut, Outlet, Sink};
 use cofferdam_core::weaken::{self, Control};
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 
 use crate::record;
 
@@ -38,10 +39,27 @@ pub(super) struct End {
 
 impl WayOut {
     /// Has an outlet record what it does as a run's.
-    pub(super) fn of(run: &RunId, outlet: Arc<dyn Outlet>, audit: Arc<dyn AuditSink>) -> Self {
-        let recorder = Arc::new(Recorder { audit, run: run.clone(), state: Mutex::default() });
-        outlet.record(run, Arc::clone(&recorder) as Arc<dyn Sink>);
+    /// `broker` is the way to whoever has the run's credentials; whether a misuse of them ends the run is in
+    /// `ends_on_misuse`.
+    pub(super) fn of(
+        run: &RunId,
+        outlet: Arc<dyn Outlet>,
+        audit: Arc<dyn AuditSink>,
+        broker: Option<OwnedFd>,
+        ends_on_misuse: bool,
+    ) -> Self {
+        let (run_id, misused) = (run.clone(), ends_on_misuse.then(Notify::new));
+        let recorder = Arc::new(Recorder { audit, run: run_id, state: Mutex::default(), misused });
+        outlet.record(run, Arc::clone(&recorder) as Arc<dyn Sink>, broker);
         WayOut { outlet, recorder, end: OnceCell::new() }
+    }
+
+    /// Waits until a credential was misused, for ever where that ends no run.
+    pub(super) async fn is_misused(&self) {
+        match &self.recorder.misused {
+            Some(misused) => misused.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Lets nothing through any more, the first time; says each time what came of it. Safe to drop while waiting.
@@ -95,6 +113,8 @@ struct Recorder {
     audit: Arc<dyn AuditSink>,
     run: RunId,
     state: Mutex<State>,
+    /// Told of a misuse, where that ends the run.
+    misused: Option<Notify>,
 }
 
 #[derive(Default)]
@@ -124,7 +144,12 @@ impl Recorder {
         if weaken::is_off(Control::Audit) {
             return Ok(());
         }
-        let appended = self.audit.append(&self.run, &[event]);
+        let misuse = misuse(&event);
+        if let (Some(_), Some(misused)) = (&misuse, &self.misused) {
+            misused.notify_one();
+        }
+        let events: Vec<_> = std::iter::once(event).chain(misuse).collect();
+        let appended = self.audit.append(&self.run, &events);
         state.unrecorded += u64::from(appended.is_err());
         appended.map(drop)
     }
@@ -134,6 +159,16 @@ impl Sink for Recorder {
     fn record(&self, event: Event) -> Boxed<'_, Result<(), AuditError>> {
         Box::pin(async move { self.append(event) })
     }
+}
+
+/// That a refusal was for a credential, or for what stands for one.
+fn misuse(event: &Event) -> Option<Event> {
+    let Event::EgressDenied { denial, .. } = event else { return None };
+    let is_one = matches!(
+        denial.code,
+        DenialCode::CredentialWrongHost | DenialCode::CredentialWrongPlace | DenialCode::ForeignCredential
+    );
+    is_one.then(|| Event::CredentialMisused { denial: denial.clone() })
 }
 
 fn is_of_an_outlet(event: &Event) -> bool {

@@ -16,6 +16,7 @@ const _: () = assert!(!super::rule::repeats(PROXY), "two lines name the same cal
 
 const SOCKETS: &[Line] = calls! {
     SYS_socket      => INTERNET, "to dial and to ask for names";
+    SYS_socketpair  => Allow, "a way between two ends of ours, one of which the broker gets";
     SYS_connect     => Allow, "to dial";
     SYS_bind        => Allow, "a port of its own for each question for a name";
     SYS_accept4     => Allow, "the doors of a sandbox";

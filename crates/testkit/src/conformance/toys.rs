@@ -340,8 +340,8 @@ impl Outlet for Shut {
         Box::pin(async { Ok(()) })
     }
 
-    fn record(&self, run: &RunId, sink: Arc<dyn Sink>) {
-        self.0.record(run, sink);
+    fn record(&self, run: &RunId, sink: Arc<dyn Sink>, broker: Option<OwnedFd>) {
+        self.0.record(run, sink, broker);
     }
 
     fn cut(&self) -> Boxed<'_, Cut> {

@@ -1,5 +1,6 @@
 //! Requests: read once and strictly, judged one by one, answered by their origin or by a refusal that says why.
 
+pub(crate) mod astray;
 pub mod framing;
 pub(crate) mod guard;
 pub(crate) mod headers;

@@ -18,6 +18,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 
 use super::BODY_BYTES;
+use super::astray;
 use super::framing::HEAD_BYTES;
 use super::guard::{Gate, Guard, REFUSED};
 use super::headers::asks_to_upgrade;
@@ -172,6 +173,9 @@ impl Conversation {
             path,
         };
         let permit = self.sandbox.rules().request(&permit, &head)?;
+        if let Some(denial) = astray::in_head(request, &permit) {
+            return Err(Box::new(denial));
+        }
         let limited =
             |denial: Denial| move |why: cofferdam_core::egress::Exhausted| Box::new(why.denial(denial));
         self.sandbox.budget().request().map_err(limited(permit.denial(DenialCode::LimitExceeded)))?;
@@ -240,6 +244,10 @@ impl Conversation {
         permit: RequestPermit,
     ) -> Result<Response<Body>, Box<Denial>> {
         let upgrades = request.version() == Version::HTTP_11 && asks_to_upgrade(request.headers());
+        if upgrades && permit.terms().credential().is_some() {
+            // Nobody would see what credentials are in what is spoken then.
+            return Err(Box::new(permit.denial(DenialCode::ForeignCredential)));
+        }
         let turn = self.sandbox.turn().await;
         let response = upstream::send(&self.sandbox, &permit, request, upgrades).await;
         match response {

@@ -325,7 +325,8 @@ pub(in crate::conformance) fn a_credential_is_refused_as_long_as_nobody_mints_it
     let trial = Trial::of(subject)?;
     let mut what = trial.python("print('ran')");
     let ttl = Some(Duration::from_secs(60));
-    what.layer.credentials = vec![CredentialRule { name: "orders".into(), issuer: "db.main".into(), ttl }];
+    what.layer.credentials =
+        vec![CredentialRule { name: "orders".into(), issuer: "db.main".into(), ttl, ends_on_misuse: false }];
     let ran = trial.run(what)?;
     match trial.refused(&ran, Capability::Credentials)? {
         Some(refused) => Ok(refused),

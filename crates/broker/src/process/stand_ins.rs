@@ -1,0 +1,268 @@
+//! What of a run's credentials requests carry: each is a surrogate to the program, and is minted by the first request
+//! that needs it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use cofferdam_core::egress::{Authority, DenialCode, Host, Rules};
+use cofferdam_core::policy::{HostPattern, NetworkRule};
+use cofferdam_core::secret::Secret;
+use cofferdam_core::surrogate;
+use tokio::sync::{OnceCell, watch};
+
+use super::Refused;
+use super::tasks::{Known, Tasks, fingerprint_of, host, of_issuer, seconds};
+use crate::config::{Inject, Kind};
+use crate::control::{Ask, Ended, InRequests, Lease, Refusal, RuleText, State, What};
+use crate::upstream::connection::{Run, Secrets};
+use crate::upstream::stand_in::{Kept, StandIn, prefix};
+
+/// The credentials of one run that requests carry.
+pub(super) struct InUse {
+    run: String,
+    all: Vec<Rc<One>>,
+    over: watch::Sender<bool>,
+}
+
+/// One of them.
+struct One {
+    ask: Ask,
+    known: Known,
+    since: SystemTime,
+    stand_in: Rc<StandIn>,
+    /// A secret that nobody mints, until the first request takes it.
+    read: RefCell<Option<Secret>>,
+    /// Why it could not be minted, if it couldn't.
+    failed: RefCell<Option<String>>,
+}
+
+impl InUse {
+    pub(super) fn new(run: &str) -> Self {
+        InUse { run: run.to_owned(), all: vec![], over: watch::Sender::new(false) }
+    }
+
+    fn named(&self, name: &str) -> Option<&Rc<One>> {
+        self.all.iter().find(|one| one.ask.name == name)
+    }
+}
+
+impl Tasks {
+    /// Makes a surrogate for what a run asks for. Nothing is minted; a secret that nobody mints is read, so that one
+    /// that isn't there is said before anything starts.
+    pub(super) async fn stand_in(&self, task: u64, ask: Ask, known: Known) -> Result<Secret, Refused> {
+        let Some(in_requests) = ask.in_requests.clone() else { return Err(no_requests(&ask)) };
+        let place = place(&ask, &in_requests, &known)?;
+        let read = match known.config.kind {
+            Kind::Static => {
+                let minted = known.issuer.mint("", &ask.scope, SystemTime::now()).await;
+                minted.map_err(|error| of_issuer(&error))?.parts.remove("token")
+            }
+            _ => None,
+        };
+        let random = cofferdam_sys::fd::random_bytes();
+        let random = random.map_err(|error| host(format!("there is no randomness: {error}")))?;
+        let surrogate = surrogate::of(read.as_ref().map_or("", prefix), &random);
+        let hosts = known.config.hosts.iter().filter_map(|host| Authority::parse(host.as_bytes()).ok());
+        let now = SystemTime::now();
+        let most = known.config.max_ttl.unwrap_or(Duration::MAX);
+        let stand_in = StandIn {
+            name: ask.name.clone(),
+            surrogate: surrogate.clone(),
+            place,
+            rules: Rules::new(&in_requests.rules.iter().filter_map(rule).collect::<Vec<_>>()),
+            hosts: hosts.map(|authority| (authority.host().clone(), authority.port())).collect(),
+            until: now + Duration::from_millis(ask.ttl_ms).min(most),
+            max_uses: in_requests.max_uses,
+            uses: Cell::new(0),
+            is_over: Cell::new(false),
+            secret: OnceCell::new(),
+        };
+        let one = One {
+            ask,
+            known,
+            since: now,
+            stand_in: Rc::new(stand_in),
+            read: RefCell::new(read),
+            failed: RefCell::default(),
+        };
+        if let Some(in_use) = self.in_use().get_mut(&task) {
+            in_use.all.push(Rc::new(one));
+        }
+        Ok(Secret::new(surrogate.into_bytes()))
+    }
+
+    /// Tells that a run is over, if it lives.
+    pub(super) fn over(&self, task: u64) -> Option<watch::Receiver<bool>> {
+        self.in_use().get(&task).map(|in_use| in_use.over.subscribe())
+    }
+
+    /// Has no request of a run carry anything any more. Gives what became of what wasn't minted for it, and how often
+    /// the others were used.
+    pub(super) fn stop_using(&self, task: u64, began: Instant) -> (Vec<Ended>, Vec<(String, u64)>) {
+        let Some(in_use) = self.in_use().remove(&task) else { return (vec![], vec![]) };
+        for one in &in_use.all {
+            one.stand_in.is_over.set(true);
+        }
+        in_use.over.send_replace(true);
+        let uses = in_use.all.iter().map(|one| (one.ask.name.clone(), one.stand_in.uses.get())).collect();
+        let unminted =
+            |one: &&Rc<One>| one.known.config.kind == Kind::Static || one.stand_in.secret.get().is_none();
+        let ended = in_use.all.iter().filter(unminted).map(|one| one.ended(&in_use.run, began)).collect();
+        (ended, uses)
+    }
+
+    /// The first request that carries a credential has it minted.
+    async fn mint_for(&self, task: u64, one: &One) -> Result<Kept, DenialCode> {
+        let (lease, secret) = match one.read.borrow_mut().take() {
+            Some(secret) => (one.lease(fingerprint_of([secret.expose()])), secret),
+            None => self.minted(task, one).await?,
+        };
+        if self.host.record(task, What::Minted(lease)).await {
+            Ok(Kept::new(secret))
+        } else {
+            Err(DenialCode::TaskEnded)
+        }
+    }
+
+    async fn minted(&self, task: u64, one: &One) -> Result<(Lease, Secret), DenialCode> {
+        let left = one
+            .stand_in
+            .until
+            .duration_since(SystemTime::now())
+            .map_err(|_| DenialCode::CredentialExpired)?;
+        let ttl_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let ask = Ask { ttl_ms, ..one.ask.clone() };
+        let run = self.in_use().get(&task).map(|in_use| in_use.run.clone());
+        let run = run.ok_or(DenialCode::TaskEnded)?;
+        let lease = self.mint(task, &run, &ask, &one.known).await.map_err(|refused| {
+            *one.failed.borrow_mut() = Some(refused.message);
+            DenialCode::UpstreamUnreachable
+        })?;
+        let secret = self.part(task, &ask.name, "token").ok_or(DenialCode::CredentialExpired)?;
+        Ok((Lease { uses: Some(0), ..lease }, secret))
+    }
+}
+
+impl One {
+    fn lease(&self, fingerprint: String) -> Lease {
+        Lease {
+            name: self.ask.name.clone(),
+            issuer: self.ask.issuer.clone(),
+            scope: self.ask.scope.clone(),
+            minted: seconds(self.since),
+            expires: Some(seconds(self.stand_in.until)),
+            can_revoke: true,
+            fingerprint,
+            is_weak: self.known.config.kind == Kind::Static,
+            uses: Some(self.stand_in.uses.get()),
+        }
+    }
+
+    /// What became of it: nobody has anything to revoke, and what stood for it is tried once more.
+    fn ended(&self, run: &str, began: Instant) -> Ended {
+        let stand_in = &self.stand_in;
+        let tried = stand_in.hosts.first().map(|(host, port)| stand_in.connection(host, *port));
+        let verified = match (self.failed.borrow().as_ref(), tried) {
+            (Some(why), _) => Some(format!("it could not be minted: {why}")),
+            (None, Some(Ok(_))) => None,
+            (None, _) if self.known.config.kind == Kind::Static => Some(
+                "the broker refuses what stood for it; the secret itself, which isn't made for a run, never left"
+                    .to_owned(),
+            ),
+            (None, _) => Some("no request carried it, so it was never minted".to_owned()),
+        };
+        let state = match verified {
+            Some(verified) => State::Dead { after_us: began.elapsed().as_micros() as u64, verified },
+            None => State::Unknown { why: "what stands for it is still taken".to_owned() },
+        };
+        Ended { run: run.to_owned(), lease: self.lease(String::new()), state }
+    }
+}
+
+/// Where a credential stands: where the issuer's operator says, and the policy can only say the same.
+fn place(ask: &Ask, in_requests: &InRequests, known: &Known) -> Result<Inject, Refused> {
+    let refused =
+        |message: String, fix: &str| Refused { kind: Refusal::Request, message, fix: fix.to_owned() };
+    let Ask { name, issuer, .. } = ask;
+    if !known.config.kind.is_a_token() {
+        return Err(refused(
+            format!("`{issuer}` mints what doesn't fit into requests, so `{name}` can't be injected"),
+            "deliver it in variables",
+        ));
+    }
+    let its = known.config.inject.as_ref();
+    match (in_requests.inject.as_deref(), its) {
+        (None, None) | (Some("bearer"), None) => Ok(Inject::Bearer),
+        (Some("basic"), None) => Ok(Inject::Basic { user: None }),
+        (None, Some(its)) => Ok(its.clone()),
+        (Some(asked), Some(its)) if asked == its.name() => Ok(its.clone()),
+        (Some("header"), None) => Err(refused(
+            format!("`{issuer}` doesn't say in which header its credentials stand"),
+            "the operator adds `inject = \"header\"` and `header = \"X-Api-Key\"` to it in issuers.toml",
+        )),
+        (Some(asked), its) => Err(refused(
+            format!("`{issuer}` doesn't inject as `{asked}`"),
+            &format!("write inject = \"{}\"", its.map_or("bearer", Inject::name)),
+        )),
+    }
+}
+
+fn no_requests(ask: &Ask) -> Refused {
+    Refused {
+        kind: Refusal::Request,
+        message: format!("nothing says into which requests the credential `{}` goes", ask.name),
+        fix: "add `credential` to the [[network.allow]] that it is for".to_owned(),
+    }
+}
+
+fn rule(text: &RuleText) -> Option<NetworkRule> {
+    let RuleText { host, ports, methods, paths } = text;
+    let host = HostPattern::parse(host).ok()?;
+    Some(NetworkRule {
+        ports: ports.clone(),
+        methods: methods.clone(),
+        paths: paths.clone(),
+        ..NetworkRule::https(host)
+    })
+}
+
+/// A run, as its connections know it.
+pub(super) struct TaskRun {
+    task: u64,
+    tasks: Rc<Tasks>,
+}
+
+impl TaskRun {
+    pub(super) fn new(task: u64, tasks: Rc<Tasks>) -> Self {
+        TaskRun { task, tasks }
+    }
+}
+
+impl Run for TaskRun {
+    fn stand_in(&self, name: &str) -> Option<Rc<StandIn>> {
+        let in_use = self.tasks.in_use();
+        Some(in_use.get(&self.task)?.named(name)?.stand_in.clone())
+    }
+
+    fn is_ours(&self, surrogate: &str) -> bool {
+        let in_use = self.tasks.in_use();
+        in_use
+            .get(&self.task)
+            .is_some_and(|in_use| in_use.all.iter().any(|one| one.stand_in.surrogate == surrogate))
+    }
+
+    fn secret<'a>(&'a self, stand_in: &'a StandIn) -> Secrets<'a> {
+        let one =
+            self.tasks.in_use().get(&self.task).and_then(|in_use| in_use.named(&stand_in.name).cloned());
+        Box::pin(async move {
+            let one = one.ok_or(DenialCode::CredentialExpired)?;
+            stand_in.secret.get_or_try_init(|| self.tasks.mint_for(self.task, &one)).await
+        })
+    }
+
+    fn reflected(&self, name: &str, host: &Host) {
+        let what = What::Reflected { name: name.to_owned(), host: host.to_string() };
+        self.tasks.host.tell(self.task, what);
+    }
+}
