@@ -152,7 +152,7 @@ impl One {
             scope: self.ask.scope.clone(),
             minted: seconds(self.since),
             expires: Some(seconds(self.stand_in.until)),
-            can_revoke: true,
+            can_revoke: self.known.issuer.can_revoke(""),
             fingerprint,
             is_weak: self.known.config.kind == Kind::Static,
             uses: Some(self.stand_in.uses.get()),

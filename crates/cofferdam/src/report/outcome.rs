@@ -153,6 +153,10 @@ struct LeaseJson<'a> {
     expires: Option<String>,
     /// Whether its issuer can end it before.
     can_revoke: bool,
+    /// Whether it is a long-lived secret that was only kept away from the program.
+    weak: bool,
+    /// How many requests carried it; none where the program had it itself.
+    uses: Option<u64>,
     /// `dead`, seen to be so; `expires`, where it can't be revoked; `unknown`, where nobody knows.
     state: &'static str,
     /// From the end of the program until its death was seen, in milliseconds.
@@ -177,6 +181,8 @@ impl<'a> From<&'a LeaseEnd> for LeaseJson<'a> {
             minted: timestamp(lease.minted),
             expires: lease.expires.map(timestamp),
             can_revoke: lease.can_revoke,
+            weak: lease.is_weak,
+            uses: lease.uses,
             state: lease.state.name(),
             revoked_ms,
             verified,

@@ -26,6 +26,7 @@ mod run;
 mod scripts;
 #[cfg(feature = "wasm")]
 mod setup;
+mod surrogates;
 mod terminal;
 #[cfg(feature = "wasm")]
 mod wasm;
