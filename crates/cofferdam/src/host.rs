@@ -48,7 +48,7 @@ fn in_wasm(state: &Path, container: Container) -> Result<Wasm, Absent> {
         fix: "mount /proc".to_owned(),
         later: false,
     })?;
-    Ok(Wasm::new(container, worker(program), prepared_folder(state)).with_outlets())
+    Ok(Wasm::new(container, worker(program), prepared_folder(state)).with_outlets().with_credentials())
 }
 
 /// WebAssembly, for whoever only wants to know what is prepared.

@@ -29,6 +29,7 @@ pub struct Wasm {
     container: Container,
     /// Whether there are ways out for its programs.
     reaches_out: bool,
+    holds_credentials: bool,
     own: WorkerProgram,
     /// Where what was prepared is.
     prepared: PathBuf,
@@ -59,13 +60,26 @@ impl Wasm {
     #[must_use]
     pub fn new(container: Container, own: WorkerProgram, prepared: PathBuf) -> Self {
         let (templates, offers) = (OnceLock::new(), OnceLock::new());
-        Wasm { container, reaches_out: false, own, prepared, templates, offers }
+        Wasm { container, reaches_out: false, holds_credentials: false, own, prepared, templates, offers }
     }
 
     /// The same where the engine has ways out for sandboxes: then a program can ask for connections.
     #[must_use]
     pub fn with_outlets(self) -> Self {
         Wasm { reaches_out: true, offers: OnceLock::new(), ..self }
+    }
+
+    /// The same where the engine has credentials minted: what leaves a program is always judged outside.
+    #[must_use]
+    pub fn with_credentials(self) -> Self {
+        Wasm { holds_credentials: true, offers: OnceLock::new(), ..self }
+    }
+
+    /// What it has of a way out, as far as the engine has ways out and credentials.
+    fn of_a_way_out(&self) -> impl Iterator<Item = Capability> {
+        let (reaches_out, holds_credentials) = (self.reaches_out, self.holds_credentials);
+        let credentials = (reaches_out && holds_credentials).then_some(Capability::Credentials);
+        OF_A_WAY_OUT.into_iter().filter(move |_| reaches_out).chain(credentials)
     }
 
     /// Why no Python is ready, and what to do; none if one is.
@@ -236,8 +250,7 @@ impl Backend for Wasm {
                 return jail.clone();
             }
             // Its own words, where a container's would speak of something else.
-            let out = OF_A_WAY_OUT.into_iter().filter(|_| self.reaches_out);
-            let offers = jail.clone().with(out.chain([Capability::NoAmbientAuthority]));
+            let offers = jail.clone().with(self.of_a_way_out().chain([Capability::NoAmbientAuthority]));
             OWN_GAPS
                 .into_iter()
                 .fold(offers, |offers, (capability, why, fix)| offers.without(capability, why, fix))
@@ -297,7 +310,8 @@ impl Backend for Wasm {
             let gaps = self.gaps(&grant);
             let mut jail = self.container.open_with(run, &grant, &gaps, &fittings, None).await?;
             let is_missing = |own: &Capability| gaps.iter().any(|gap| gap.capability == *own);
-            let own = OF_A_WAY_OUT.into_iter().chain([Capability::NoAmbientAuthority]);
+            let is_asked = |own: &Capability| *own != Capability::Credentials || grant.asks().contains(own);
+            let own = self.of_a_way_out().filter(is_asked).chain([Capability::NoAmbientAuthority]);
             let held = own.filter(|own| self.offers().enforced().contains(own) && !is_missing(own));
             jail.enforced_mut().remove(&Capability::Tty);
             jail.enforced_mut().extend(held);

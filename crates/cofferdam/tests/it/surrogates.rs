@@ -309,3 +309,125 @@ fn what_is_wrong_is_said_before_anything_starts() {
         "anybody can read",
     );
 }
+
+/// What programs of every kind send: a bearer, and what the host answers.
+#[test]
+fn programs_of_every_kind_send_a_bearer() {
+    let world = world!();
+    let requests = "import os, requests\n\
+                    s = requests.Session(); s.headers['Authorization'] = 'Bearer ' + os.environ['API_TOKEN']\n\
+                    print([s.get('https://api.test/ok').text for _ in range(2)])";
+    let node = "fetch('https://api.test/ok', {headers: {Authorization: `Bearer ${process.env.API_TOKEN}`}})\
+                .then(answer => answer.text()).then(console.log)";
+    for (needs, script) in [
+        ("/usr/bin/curl", format!("{BEARER} https://api.test/ok")),
+        ("/usr/lib/python3/dist-packages/requests", format!("/usr/bin/python3 -c \"{requests}\"")),
+        ("/usr/bin/node", format!("node -e '{}'", node.replace('\'', "\""))),
+    ] {
+        if !std::path::Path::new(needs).exists() {
+            println!("note: there is no {needs}");
+            continue;
+        }
+        let outcome = world.run(&["--cred", "api=static.api"], &script);
+        assert!(stdout(&outcome).contains("ok"), "{needs}: {outcome}");
+        let seen = world.net.seen();
+        assert!(!seen.requests.is_empty());
+        for request in &seen.requests {
+            assert_eq!(header(request, "authorization"), Some(&*format!("Bearer {SECRET}")), "{needs}");
+        }
+    }
+}
+
+#[test]
+fn python_in_webassembly_sends_a_bearer_too() {
+    let world = world!();
+    let Some(data) = cofferdam_testkit::templates::data() else {
+        cofferdam_testkit::skip!("{}", cofferdam_testkit::templates::NONE)
+    };
+    let script = "import os, urllib.request as u\n\
+                  ask = lambda url: u.urlopen(u.Request(url, headers={'Authorization': 'Bearer ' + os.environ['API_TOKEN']}))\n\
+                  print(ask('https://api.test/head').read().decode())\n\
+                  try: ask('https://other.test/head')\n\
+                  except Exception as e: print(e)";
+    let words = [
+        "run",
+        "--json",
+        "--backend",
+        "wasm",
+        "--cred",
+        "api=static.api",
+        "--allow",
+        "other.test",
+        "-c",
+        script,
+    ];
+    let mut command = world.product.command(words);
+    command.env("COFFERDAM_DATA", data).env(ROOT, SECRET);
+    let outcome = world.net.run(&command).json();
+    let seen = world.net.seen();
+    assert_eq!(seen.asked(), ["GET api.test /head"], "{outcome}");
+    assert_eq!(header(&seen.requests[0], "authorization"), Some(&*format!("Bearer {SECRET}")));
+    assert!(
+        stdout(&outcome).contains("Bearer ****") && stdout(&outcome).contains("credential_wrong_host"),
+        "{outcome}"
+    );
+    assert_eq!(
+        (&outcome["backend"], &outcome["leases"][0]["state"]),
+        (&"wasm".into(), &"dead".into()),
+        "{outcome}"
+    );
+}
+
+/// git over HTTPS with basic authentication, as its own server checks it.
+#[test]
+fn git_pushes_and_clones_with_a_surrogate() {
+    const BACKEND: &str = "/usr/lib/git-core/git-http-backend";
+    if !std::path::Path::new(BACKEND).exists() {
+        cofferdam_testkit::skip!("there is no {BACKEND}");
+    }
+    for world in worlds!() {
+        let place = world.product.folder().join("repositories");
+        let make = format!(
+            "mkdir -p {0} && git init -q --bare {0}/shop.git && git -C {0}/shop.git config http.receivepack true && \
+             git -C {0}/shop.git symbolic-ref HEAD refs/heads/main && chmod -R a+rwX {0}",
+            place.display()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &make]);
+        assert_eq!(cofferdam_testkit::product::finish(command).code, 0);
+        // Whoever doesn't authenticate is asked to; whoever does with something else is refused.
+        let server = world.product.file(
+            "git-server",
+            format!(
+                "#!/bin/sh\nuser=$(printf %s \"${{HTTP_AUTHORIZATION#Basic }}\" | base64 -d 2>/dev/null)\n\
+                 case \"$HTTP_AUTHORIZATION\" in\n\
+                 '') printf 'Status: 401 Unauthorized\\r\\nWWW-Authenticate: Basic realm=\"git\"\\r\\n\\r\\n'; exit;;\nesac\n\
+                 [ \"$user\" = 'x-access-token:{SECRET}' ] || {{ printf 'Status: 403 Forbidden\\r\\n\\r\\n'; exit; }}\n\
+                 exec env REMOTE_USER=agent {BACKEND}\n"
+            ),
+        );
+        std::fs::set_permissions(&server, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let variables = [("GIT_PROJECT_ROOT", place.to_str().unwrap()), ("GIT_HTTP_EXPORT_ALL", "1")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        world.net.share("/git", cofferdam_testkit::origins::Share::Program { path: server, variables });
+        let script = "set -e; export HOME=/tmp\n\
+                      git config --global credential.helper '!f() { echo username=x-access-token; echo password=$G_TOKEN; }; f'\n\
+                      git config --global user.email a@b.test; git config --global user.name a\n\
+                      cd /tmp; git init -q -b main work; cd work; echo text > file; git add file; git commit -qm one\n\
+                      git push -q https://allowed.test/git/shop.git main\n\
+                      cd /tmp; git clone -q https://allowed.test/git/shop.git again; cat again/file";
+        let outcome = world.run(&["--cred", "g=static.pages"], script);
+        assert_eq!(stdout(&outcome), "text\n", "{outcome}");
+        assert!(outcome["leases"][0]["uses"].as_u64() >= Some(3), "{outcome}");
+        let seen = world.net.seen();
+        assert!(
+            seen.requests.iter().any(|request| header(request, "authorization").is_none()),
+            "its first asks so"
+        );
+        let refused = world.run(
+            &["--cred", "g=static.pages"],
+            "git clone -q https://u:mine@allowed.test/git/shop.git /tmp/x",
+        );
+        assert_eq!(denied(&refused), ["foreign_credential"], "{refused}");
+    }
+}

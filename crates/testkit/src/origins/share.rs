@@ -107,6 +107,7 @@ fn program(path: &Path, variables: &[(String, String)], asked: &Asked) -> Answer
     command.env("REQUEST_METHOD", &asked.method).env("PATH_INFO", &asked.path);
     command.env("QUERY_STRING", &asked.query).env("CONTENT_TYPE", header("content-type"));
     command.env("CONTENT_LENGTH", asked.body.len().to_string());
+    command.env("HTTP_AUTHORIZATION", header("authorization")); // as a server does that leaves it to the program
     command.env("HTTP_CONTENT_ENCODING", header("content-encoding"));
     command.env("HTTP_GIT_PROTOCOL", header("git-protocol"));
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
