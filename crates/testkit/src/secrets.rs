@@ -40,6 +40,29 @@ impl Secrets {
     }
 }
 
+/// Whether one of them, in any form, is in the memory that a process could write to. What of it can't be read isn't looked
+/// at: who is not root sees none.
+#[must_use]
+pub fn in_memory_of(pid: i32, secrets: &Secrets) -> bool {
+    use std::os::unix::fs::FileExt as _;
+    let Ok(maps) = std::fs::read_to_string(format!("/proc/{pid}/maps")) else { return false };
+    let Ok(memory) = std::fs::File::open(format!("/proc/{pid}/mem")) else { return false };
+    let written =
+        maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.starts_with("rw")));
+    let ranges = written.filter_map(|line| {
+        let (begin, end) = line.split(' ').next()?.split_once('-')?;
+        Some((u64::from_str_radix(begin, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    });
+    ranges.into_iter().any(|(begin, end)| {
+        const PIECE: u64 = 1 << 20;
+        (begin..end).step_by(PIECE as usize).any(|at| {
+            // Each piece with the beginning of the next, so that nothing is cut in two.
+            let mut bytes = vec![0; (end - at).min(PIECE + 4096) as usize];
+            memory.read_exact_at(&mut bytes, at).is_ok() && secrets.form_in(&bytes).is_some()
+        })
+    })
+}
+
 /// What two bytes that begin something are in the table.
 fn start(first: u8, second: u8) -> usize {
     usize::from(first) << 8 | usize::from(second)

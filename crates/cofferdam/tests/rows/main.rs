@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 mod art;
+mod brokered;
 mod cred;
 mod ctl;
 mod iso;

@@ -1,6 +1,7 @@
 //! Programs inside whose host's network is a test's own, with the whole world in it.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 
 use cofferdam_testkit::origins::{Net, Seen};
 use cofferdam_testkit::product::finish;
@@ -106,6 +107,39 @@ impl World {
         Ok(World { net })
     }
 
+    /// Has the operator keep a secret that runs may use at `api.test`, in a file of its own: the secret.
+    pub(crate) fn keeps_a_secret(&self, row: &mut Row) -> String {
+        let secret = row.secret();
+        let folder = row.product().folder().join("home/.config/cofferdam");
+        let (root, issuers) = (folder.join("secret"), folder.join("issuers.toml"));
+        let text = format!(
+            "[static.api]\nroot = {{ file = {root:?} }}\nhosts = [\"api.test:443\"]\ninject = \"bearer\"\n"
+        );
+        for (file, text) in [(&root, &secret), (&issuers, &text)] {
+            std::fs::write(file, text).unwrap();
+            std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            row.product().give(file);
+        }
+        secret
+    }
+
+    /// A policy with rules and one credential, with more of it.
+    pub(crate) fn policy(&self, row: &Row, rules: &str, more: &str) -> String {
+        let credential = "[[credential]]\nname = \"api\"\nissuer = \"static.api\"\ninject = \"bearer\"\n\
+                          surrogate_env = \"API_TOKEN\"\n";
+        let text = format!("version = 1\nprofile = \"internal\"\n{rules}{credential}{more}");
+        let file = row.product().file("policy.toml", text);
+        row.product().give(&file);
+        file.to_str().unwrap().to_owned()
+    }
+
+    /// Runs Python in the same network without a sandbox, as the same user, with a token in its environment.
+    pub(crate) fn outside_with(&self, row: &Row, token: &str, python: &str) -> Attempts {
+        let mut command = row.product().beside("/usr/bin/python3", ["-c", &with_far_end(python)]);
+        command.env("API_TOKEN", token);
+        attempts(&finish(self.net.command(&command)))
+    }
+
     /// Runs Python inside, and gives its attempts and the Outcome.
     pub(crate) fn inside(&self, row: &mut Row, options: &[&str], python: &str) -> (Attempts, Value) {
         let code = probe(&format!("{FAR_END}{python}"));
@@ -176,6 +210,11 @@ impl World {
         assert_eq!((&outcome["end"], &outcome["ran"]), (&"refused".into(), &"no".into()), "{outcome:#}");
         nothing(&self.net.seen());
     }
+}
+
+/// A whole probe that tries the far end.
+pub(crate) fn with_far_end(python: &str) -> String {
+    probe(&format!("{FAR_END}{python}"))
 }
 
 /// Not one packet was sent.

@@ -109,6 +109,19 @@ for to in ['https://other.test/ok', 'http://other.test/ok', 'http://169.254.169.
     attempt(f'{to} by two hops', lambda: follows(f'http://api.test/redirect?to={to}'))
 ";
 
+/// A redirect to another host that is allowed, whose client takes its headers along.
+const WITH_A_CREDENTIAL: &str = r"
+def follows():
+    asked = urllib.request.Request('https://api.test/redirect?to=https://second.test/head')
+    asked.add_header('Authorization', 'Bearer ' + os.environ['API_TOKEN'])
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=unverified))
+    try: said = opener.open(asked).read()
+    except urllib.error.HTTPError as error: raise OSError(f'{error.code} {error.headers[denied]}')
+    if b'Bearer' not in said: raise OSError(said)
+denied = 'x-cofferdam-denied'
+attempt('a redirect with a credential', follows)
+";
+
 pub(crate) fn each_hop_is_judged_anew(row: &mut Row) -> Ended {
     let world = match World::around(row) {
         Ok(world) => world,
@@ -132,6 +145,16 @@ pub(crate) fn each_hop_is_judged_anew(row: &mut Row) -> Ended {
         world.net.seen().asked(),
         ["GET api.test /redirect?to=http://second.test/ok", "GET second.test /ok"]
     );
+    // A credential doesn't go along, and neither does what stands for it.
+    let secret = world.keeps_a_secret(row);
+    let options = ["--cred", "api=static.api", "--allow", "second.test"];
+    let (inside, outcome) = world.inside(row, &options, WITH_A_CREDENTIAL);
+    let seen = world.net.seen();
+    assert_eq!(seen.asked(), ["GET api.test /redirect?to=https://second.test/head"], "the first hop alone");
+    assert!(seen.holds(secret.as_bytes()), "which has the credential");
+    let outside = world.outside_with(row, &secret, WITH_A_CREDENTIAL);
+    row.compare(&inside, &outside);
+    assert!(codes(&outcome, "second.test").contains("credential_wrong_host"), "{outcome:#}");
     Ended::Tested
 }
 
@@ -143,6 +166,23 @@ def upgrades(path):
         stream.sendall(request('api.test', path, 'GET', upgrade).replace(b'Connection: close\r\n', b''))
         said = stream.recv(4096)
         if not said.startswith(b'HTTP/1.1 101'): judged(said)
+";
+
+/// Ways to leave something at a host with a key of one's own.
+const FOREIGN: &str = r"
+def leaves(path, more, body=b'canary'):
+    with dial('api.test', 443, 'api.test') as stream:
+        stream.sendall(request('api.test', path, 'POST', f'Content-Length: {len(body)}\r\n{more}') + body)
+        said = heard(stream)
+        judged(said.replace(b'\n6\n', b'\nreached '))
+for name, path, more in [
+    ('a bearer', '/upload', 'Authorization: Bearer not-ours\r\n'), ('basic', '/upload', 'Authorization: Basic bm90Om91cnM=\r\n'),
+    ('a signature', '/bucket/file', 'Authorization: AWS4-HMAC-SHA256 Credential=AKIA/x, Signature=y\r\n'),
+    ('a key', '/upload', 'X-Api-Key: not-ours\r\n'), ('a cookie', '/gists', 'Cookie: session=not-ours\r\n'),
+    ('a key in the address', '/upload?api_key=not-ours', ''), ('a signed address', '/bucket/file?X-Amz-Signature=y', ''),
+]:
+    attempt(name, lambda: leaves(path, more))
+attempt('a WebSocket', lambda: upgrades('/ws'))
 ";
 
 /// Ways to leave something at a host that may be read from.
@@ -191,5 +231,15 @@ pub(crate) fn a_rule_for_reading_is_none_for_writing(row: &mut Row) -> Ended {
         &format!("{UPGRADES}\nattempt('a WebSocket', lambda: upgrades('/ws'))"),
     );
     assert!(attempts["a_WebSocket"].breach, "{attempts:?}");
+    // Where the host has a credential of the run's, no other is let through, and nothing that nobody can judge.
+    world.keeps_a_secret(row);
+    let _ = world.net.seen();
+    let foreign = format!("{UPGRADES}{FOREIGN}");
+    let (inside, outcome) = world.inside(row, &["--cred", "api=static.api"], &foreign);
+    assert!(world.net.seen().requests.is_empty());
+    let outside = world.outside(row, &foreign);
+    row.compare(&inside, &outside);
+    let codes = crate::world::codes(&outcome, "api.test");
+    assert_eq!(codes.into_iter().collect::<Vec<_>>(), ["foreign_credential"], "{outcome:#}");
     Ended::Tested
 }
