@@ -55,7 +55,7 @@ struct ExecTable {
 #[serde(deny_unknown_fields, rename_all = "lowercase", expecting = "a table like { env = \"NAME\" }")]
 enum RootTable {
     Env(String),
-    File(PathBuf),
+    File(At<PathBuf>),
     Command(Vec<String>),
 }
 
@@ -132,7 +132,11 @@ fn issuer(
     }
     let root = match root {
         RootTable::Env(name) => Root::Env(name),
-        RootTable::File(path) => Root::File(path),
+        RootTable::File(path) if !path.value.is_absolute() => {
+            let message = format!("`{}` is no absolute path", path.value.display());
+            return Err(source.error(&path.span, &message, "this file", "write where it is from / on"));
+        }
+        RootTable::File(path) => Root::File(path.value),
         RootTable::Command(words) => Root::Command(words),
     };
     let hosts = hosts.iter().map(|host| host.value.clone()).collect();
@@ -177,6 +181,7 @@ mod tests {
             ("[oracle.a]\n", "oracle"),
             (&FILE.replace("db.internal:5432", "db.internal"), "no host with a port"),
             (&FILE.replace("env = \"ADMIN\"", "secret = \"hunter2\""), "secret"),
+            (&FILE.replace("env = \"ADMIN\"", "file = \"admin\""), "no absolute path"),
         ] {
             let error = parse(text, &Source::new("issuers.toml", text)).unwrap_err();
             assert!(unserved(&error).message.contains(says), "{}", unserved(&error).message);
