@@ -72,6 +72,24 @@ impl Kind {
         }
     }
 
+    /// Whether a credential has one value of a field, and not several.
+    #[must_use]
+    pub fn takes_one(&self, _field: &str) -> bool {
+        match self {
+            Kind::Postgres { .. } => true,
+            Kind::Exec { .. } => false,
+        }
+    }
+
+    /// What a credential consists of, as the templates of `deliver` name it. Its host and port are there always.
+    #[must_use]
+    pub fn parts(&self) -> &'static [&'static str] {
+        match self {
+            Kind::Postgres { .. } => &["user", "password", "database"],
+            Kind::Exec { .. } => &["token"],
+        }
+    }
+
     /// The variables in which clients look for it, and the parts that stand there: `{user}` and so on.
     #[must_use]
     pub fn usual_variables(&self) -> &'static [(&'static str, &'static str)] {

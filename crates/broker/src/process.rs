@@ -2,6 +2,7 @@
 //! standard input. When that is gone, whatever it was doing, everything that lives is revoked.
 
 mod tasks;
+mod template;
 
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -10,8 +10,8 @@ use cofferdam_core::secret::Secret;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use super::{Issuers, Refused};
-use crate::config::{IssuerConfig, Kind};
+use super::{Issuers, Refused, template};
+use crate::config::IssuerConfig;
 use crate::control::{Answer, Ask, Ended, Lease, Refusal, State};
 use crate::issuer::{self, Alive, Issuer, IssuerError, Minted};
 use crate::journal::{Entry, Journal, Open};
@@ -217,12 +217,12 @@ impl Tasks {
                 let message = format!("`{}` may not give `{field}` of `{beyond}`", ask.issuer);
                 return Err(refused(message, format!("it may give {}", allowed.join(", "))));
             }
-            let takes_one = matches!(known.config.kind, Kind::Postgres { .. });
-            if takes_one && values.len() > 1 {
+            if known.config.kind.takes_one(field) && values.len() > 1 {
                 let message = format!("`{}` gives one `{field}` at a time", ask.issuer);
                 return Err(refused(message, "ask for two credentials".to_owned()));
             }
         }
+        check_templates(ask, &known.config)?;
         Ok(known)
     }
 
@@ -289,6 +289,24 @@ fn described(entry: &Entry, can_revoke: bool) -> Lease {
         can_revoke,
         fingerprint: String::new(),
     }
+}
+
+/// Whether each part that is to be delivered is one that its issuer mints.
+fn check_templates(ask: &Ask, config: &IssuerConfig) -> Result<(), Refused> {
+    let parts = config.kind.parts();
+    for (variable, template) in &ask.deliver {
+        if let Some(unknown) = template::unknown_part(template, parts) {
+            return Err(Refused {
+                kind: Refusal::Request,
+                message: format!(
+                    "`{variable}` is to have the part `{{{unknown}}}`, which no credential of `{}` has",
+                    ask.issuer
+                ),
+                fix: format!("its parts are {}", template::all_parts(parts)),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The variables of a credential: templates, with its parts in place of `{part}`. What is no part stays as it stands.
