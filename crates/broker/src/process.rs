@@ -3,6 +3,8 @@
 
 mod tasks;
 mod template;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::unix::net::UnixStream;

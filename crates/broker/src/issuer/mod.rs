@@ -4,6 +4,7 @@
 //! [`Issuer::try_use`] sees is what whoever kept the credential would see.
 
 mod exec;
+mod helper;
 mod postgres;
 mod root;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use cofferdam_core::secret::Secret;
+use serde::{Deserialize, Serialize};
 
 use crate::config::{IssuerConfig, Kind};
 
@@ -28,7 +30,15 @@ pub(crate) struct Minted {
     pub(crate) parts: BTreeMap<&'static str, Secret>,
     /// When its issuer ends it by itself.
     pub(crate) expires: Option<SystemTime>,
+    /// What its issuer has to know again after a crash.
+    pub(crate) kept: Option<Kept>,
 }
+
+/// What an issuer has to know of a credential to end it after a crash. It is on disk for as long as the credential
+/// may live, so nothing in it is secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Kept(pub(crate) serde_json::Value);
 
 /// Whether a credential still does something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +55,28 @@ pub(crate) enum IssuerError {
     /// Its root can't be had, or isn't one.
     #[error("the root of `{issuer}` {why}")]
     Root { issuer: String, why: String },
-    /// It can't be reached.
+    /// It can't be reached, and nothing was asked of it.
     #[error("`{issuer}` could not be reached: {why}")]
     Unreachable { issuer: String, why: String },
+    /// It was asked, and nobody knows what it did.
+    #[error("`{issuer}` was asked, and its answer was lost: {why}")]
+    Lost { issuer: String, why: String },
+    /// What it made is of no use, and is dead.
+    #[error("`{issuer}` {why}")]
+    Unusable { issuer: String, why: String },
     /// It refuses, or does something else than what was asked.
     #[error("`{issuer}` {why}")]
     Refused { issuer: String, why: String },
+}
+
+impl IssuerError {
+    /// Whether nothing can be alive where this is what minting ended with.
+    pub(crate) fn left_nothing(&self) -> bool {
+        match self {
+            IssuerError::Root { .. } | IssuerError::Unreachable { .. } | IssuerError::Unusable { .. } => true,
+            IssuerError::Lost { .. } | IssuerError::Refused { .. } => false,
+        }
+    }
 }
 
 /// Who mints.
@@ -66,6 +92,9 @@ pub(crate) trait Issuer: Send + Sync {
 
     /// Whether it can end this credential before its time.
     fn can_revoke(&self, handle: &str) -> bool;
+
+    /// Takes back what was kept of a credential by a process that is gone.
+    fn recall(&self, _handle: &str, _kept: &Kept) {}
 
     /// Ends it, and whatever it began. One that was never minted is no error.
     fn revoke<'a>(&'a self, handle: &'a str) -> Boxed<'a, Result<(), IssuerError>>;

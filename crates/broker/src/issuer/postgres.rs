@@ -69,13 +69,13 @@ impl Postgres {
             let settings = self.settings().await?;
             *session = Some(log_in(&settings).await.map_err(|error| self.unreachable(&error))?);
         }
-        let Some(client) = session.as_ref() else { return Err(self.late()) };
+        let Some(client) = session.as_ref() else { return Err(self.unreachable(&Failed::Late)) };
         let ran = timeout(PATIENCE, client.batch_execute(statements)).await;
         match ran {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) if error.is_closed() => {
                 *session = None;
-                Err(self.unreachable(&Failed::Server(error)))
+                Err(self.lost(&Failed::Server(error)))
             }
             Ok(Err(error)) => Err(IssuerError::Refused {
                 issuer: self.config.name.clone(),
@@ -83,7 +83,7 @@ impl Postgres {
             }),
             Err(_) => {
                 *session = None; // nobody knows what it is still doing
-                Err(self.late())
+                Err(self.lost(&Failed::Late))
             }
         }
     }
@@ -92,8 +92,8 @@ impl Postgres {
         IssuerError::Unreachable { issuer: self.config.name.clone(), why: error.to_string() }
     }
 
-    fn late(&self) -> IssuerError {
-        self.unreachable(&Failed::Late)
+    fn lost(&self, error: &Failed) -> IssuerError {
+        IssuerError::Lost { issuer: self.config.name.clone(), why: error.to_string() }
     }
 }
 
@@ -158,7 +158,7 @@ impl Issuer for Postgres {
             let user = Secret::new(handle.as_bytes().to_vec());
             let database = Secret::new(one(scope, "database").as_bytes().to_vec());
             let parts = BTreeMap::from([("user", user), ("password", password), ("database", database)]);
-            Ok(Minted { parts, expires: Some(until) })
+            Ok(Minted { parts, expires: Some(until), kept: None })
         })
     }
 

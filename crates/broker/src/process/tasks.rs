@@ -51,6 +51,17 @@ struct Live {
     minted: Option<Minted>,
 }
 
+impl Live {
+    /// Writes down what its issuer needs after a crash, before anybody gets its value.
+    fn keep(&mut self) -> Result<(), Refused> {
+        self.entry.kept = self.minted.as_ref().and_then(|minted| minted.kept.clone());
+        if self.entry.kept.is_none() {
+            return Ok(());
+        }
+        self.open.amend(&self.entry).map_err(|error| of_journal(&error))
+    }
+}
+
 impl Tasks {
     pub(super) fn new(state: &Path, issuers: Issuers) -> io::Result<Self> {
         let known = |config: IssuerConfig| {
@@ -115,15 +126,16 @@ impl Tasks {
             handle,
             minted: seconds(now),
             expires: Some(seconds(until)),
+            kept: None,
         };
-        let open = self.journal.begin(&entry).map_err(|error| Refused {
-            kind: Refusal::Host,
-            message: format!("the journal of leases can't be written: {error}"),
-            fix: "see that there is room for it below the state folder, and that it is yours".to_owned(),
-        })?;
+        let open = self.journal.begin(&entry).map_err(|error| of_journal(&error))?;
         let minted = known.issuer.mint(&entry.handle, &ask.scope, until).await;
         let minted = match minted {
             Ok(minted) => minted,
+            Err(error) if error.left_nothing() => {
+                let _ = open.close(); // otherwise nothing is revoked once more
+                return Err(of_issuer(&error));
+            }
             Err(error) => {
                 // It may have been made all the same, where its answer was lost.
                 let live = Live { known: known.clone(), entry, open, minted: None };
@@ -140,9 +152,10 @@ impl Tasks {
             can_revoke: known.issuer.can_revoke(&entry.handle),
             fingerprint: fingerprint(&minted),
         };
-        let live = Live { known: known.clone(), entry, open, minted: Some(minted) };
+        let mut live = Live { known: known.clone(), entry, open, minted: Some(minted) };
+        let kept = live.keep();
         self.live().entry(task).or_default().push(live);
-        Ok(lease)
+        kept.map(|()| lease)
     }
 
     /// Ends what a run holds; all of it at once.
@@ -165,7 +178,12 @@ impl Tasks {
         let (mut held, mut ended) = (vec![], vec![]);
         for (entry, open) in orphans {
             match self.known(&entry.issuer) {
-                Ok(known) => held.push(Live { known, entry, open, minted: None }),
+                Ok(known) => {
+                    if let Some(kept) = &entry.kept {
+                        known.issuer.recall(&entry.handle, kept);
+                    }
+                    held.push(Live { known, entry, open, minted: None });
+                }
                 Err(Refused { message, .. }) => {
                     let state = State::Unknown { why: message };
                     ended.push(Ended { run: entry.run.clone(), lease: described(&entry, true), state });
@@ -382,12 +400,24 @@ fn host(message: String) -> Refused {
     Refused { kind: Refusal::Host, message, fix: "see what the kernel says of the state folder".to_owned() }
 }
 
+fn of_journal(error: &io::Error) -> Refused {
+    Refused {
+        kind: Refusal::Host,
+        message: format!("the journal of leases can't be written: {error}"),
+        fix: "see that there is room for it below the state folder, and that it is yours".to_owned(),
+    }
+}
+
 fn of_issuer(error: &IssuerError) -> Refused {
     let (kind, fix) = match error {
         IssuerError::Root { .. } => (Refusal::Host, "mend its `root` in issuers.toml"),
-        IssuerError::Unreachable { .. } => {
+        IssuerError::Unreachable { .. } | IssuerError::Lost { .. } => {
             (Refusal::Upstream, "see whether it runs and can be reached from here")
         }
+        IssuerError::Unusable { .. } => (
+            Refusal::Upstream,
+            "have the helper print what is missing: docs/credentials.md says what it prints",
+        ),
         IssuerError::Refused { .. } => (
             Refusal::Upstream,
             "see that its root may mint this: `cofferdam credential test` says what is missing",
