@@ -173,6 +173,13 @@ impl Running {
         self.waiting.lock().is_none()
     }
 
+    /// Says something whose answer nobody waits for.
+    fn tell(&self, message: ToBroker) -> io::Result<()> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        control::write(&mut *control, &Numbered { number, message }, &[])
+    }
+
     async fn ask(&self, message: ToBroker) -> io::Result<(Answer, Vec<Secret>)> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (waiter, answered) = oneshot::channel();
@@ -265,11 +272,13 @@ impl Leases for Brokered {
             let timeout = grant.limits().timeout;
             let asks = grant.credentials().iter().map(|rule| self.ask_for(rule, timeout)).collect();
             let message = ToBroker::Prepare { task, run: run.to_string(), asks };
+            let unheld = Unheld { broker: &self.broker, task };
             let (answer, secrets) = self.broker.ask(message, PREPARING).await?;
             let (variables, leases) = match answer {
                 Answer::Prepared { variables, leases } => (variables, leases),
                 other => return Err(of_answer(other)),
             };
+            std::mem::forget(unheld); // from here on it is held
             let mut held = Ending { broker: Some(self.broker.clone()), task, leases, sink, ended: None };
             if let Err(error) = held.record_the_begin().await {
                 held.end().await;
@@ -279,6 +288,22 @@ impl Leases for Brokered {
             let variables = variables.filter_map(|(name, value)| SecretVariable::new(name, value).ok());
             Ok((Deliveries { variables: variables.collect() }, Box::new(held) as Box<dyn Held>))
         })
+    }
+}
+
+/// A run for which something is being minted, and which nobody holds yet. Dropped, its end is said: the broker may
+/// still mint for it where an answer came too late, or nobody waited for it.
+struct Unheld<'a> {
+    broker: &'a Broker,
+    task: u64,
+}
+
+impl Drop for Unheld<'_> {
+    fn drop(&mut self) {
+        let running = self.broker.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(running) = running {
+            let _ = running.tell(ToBroker::End { task: self.task }); // a broker that is lost ends it by itself
+        }
     }
 }
 
@@ -409,5 +434,29 @@ fn lost(how: &str) -> Fault {
         fix: Some(
             "look at the kernel's log for why it ended; the next command revokes what it left".to_owned(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_run_that_nobody_holds_is_said_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let heard = folder.path().join("heard");
+        let script = format!("cat > '{}'", heard.display());
+        let args = ["-c", &script].map(OsString::from).into();
+        let broker = Broker::new(BrokerProgram { path: "/bin/sh".into(), args });
+        let running = broker.running().unwrap();
+        drop(Unheld { broker: &broker, task: 7 });
+        drop((running, broker)); // it has heard everything
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let is_said =
+            || std::fs::read(&heard).is_ok_and(|all| all.ends_with(b"{\"End\":{\"task\":7}}}\0\0\0\0"));
+        while !is_said() {
+            assert!(std::time::Instant::now() < deadline, "{:?}", std::fs::read_to_string(&heard));
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }

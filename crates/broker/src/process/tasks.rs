@@ -33,6 +33,8 @@ pub(super) struct Tasks {
     issuers: Result<BTreeMap<String, Known>, super::Unserved>,
     journal: Journal,
     live: Mutex<BTreeMap<u64, Vec<Live>>>,
+    /// The runs for which something is being minted, and whether their end came meanwhile.
+    preparing: Mutex<BTreeMap<u64, bool>>,
 }
 
 /// An issuer that the operator's file has.
@@ -69,7 +71,12 @@ impl Tasks {
             (config.name.clone(), Known { config, issuer })
         };
         let issuers = issuers.map(|issuers| issuers.into_iter().map(known).collect());
-        Ok(Tasks { issuers, journal: Journal::open(state)?, live: Mutex::default() })
+        Ok(Tasks {
+            issuers,
+            journal: Journal::open(state)?,
+            live: Mutex::default(),
+            preparing: Mutex::default(),
+        })
     }
 
     /// What an issuer is for.
@@ -83,8 +90,24 @@ impl Tasks {
         })
     }
 
-    /// Mints what a run asks for, or nothing of it.
+    /// Mints what a run asks for, or nothing of it. What is minted after the run's end is ended at once.
     pub(super) async fn prepare(
+        &self,
+        task: u64,
+        run: &str,
+        asks: &[Ask],
+    ) -> Result<(Vec<String>, Vec<Secret>, Vec<Lease>), Refused> {
+        self.preparing().insert(task, false);
+        let prepared = self.prepare_each(task, run, asks).await;
+        let has_ended = self.preparing().remove(&task).unwrap_or_default();
+        if has_ended && prepared.is_ok() {
+            self.end(task).await;
+            return Err(over());
+        }
+        prepared
+    }
+
+    async fn prepare_each(
         &self,
         task: u64,
         run: &str,
@@ -94,7 +117,8 @@ impl Tasks {
         let checked: Vec<_> = asks.iter().map(|ask| self.check(ask)).collect::<Result<_, _>>()?;
         let (mut variables, mut secrets, mut leases) = (vec![], vec![], vec![]);
         for (ask, known) in asks.iter().zip(checked) {
-            let minted = self.mint(task, run, ask, &known).await;
+            let has_ended = self.preparing().get(&task).copied().unwrap_or_default();
+            let minted = if has_ended { Err(over()) } else { self.mint(task, run, ask, &known).await };
             let lease = match minted {
                 Ok(lease) => lease,
                 Err(refusal) => {
@@ -160,6 +184,9 @@ impl Tasks {
 
     /// Ends what a run holds; all of it at once.
     pub(super) async fn end(&self, task: u64) -> Vec<Ended> {
+        if let Some(has_ended) = self.preparing().get_mut(&task) {
+            *has_ended = true; // what is being minted just now is ended by who asked for it
+        }
         let held = self.live().remove(&task).unwrap_or_default();
         let began = Instant::now();
         end_each(held, began).await
@@ -242,6 +269,10 @@ impl Tasks {
         }
         check_templates(ask, &known.config)?;
         Ok(known)
+    }
+
+    fn preparing(&self) -> MutexGuard<'_, BTreeMap<u64, bool>> {
+        self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Live>>> {
@@ -398,6 +429,15 @@ fn seconds(time: SystemTime) -> u64 {
 
 fn host(message: String) -> Refused {
     Refused { kind: Refusal::Host, message, fix: "see what the kernel says of the state folder".to_owned() }
+}
+
+/// The refusal that nobody waits for any more.
+fn over() -> Refused {
+    Refused {
+        kind: Refusal::Host,
+        message: "the run ended before its credentials were there".to_owned(),
+        fix: "see why its issuer takes so long".to_owned(),
+    }
 }
 
 fn of_journal(error: &io::Error) -> Refused {

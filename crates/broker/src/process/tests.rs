@@ -186,3 +186,24 @@ fn what_was_never_asked_for_is_in_no_journal_and_what_may_have_been_is() {
         assert_eq!(world.entries(), 1);
     });
 }
+
+#[test]
+fn what_is_minted_after_its_run_has_ended_is_ended_at_once() {
+    run(async {
+        let world = World::new();
+        let mut config = world.helper(BOTH);
+        let slow = world.script("slow", "until [ -e $D/go ]; do sleep 0.01; done; exec $D/mint");
+        config.kind = Kind::Exec { command: vec![slow], scope: Default::default() };
+        let tasks = Arc::new(world.tasks(&config));
+        let preparing = tasks.clone();
+        let preparing =
+            tokio::task::spawn_local(async move { refused(&preparing, ask("exec.helper")).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(tasks.end(1).await.is_empty(), "there is nothing yet");
+        fs::write(world.path("go"), "").unwrap();
+        assert!(preparing.await.unwrap().message.contains("ended before"));
+        assert!(world.path("mint.input").exists() && !world.path("alive").exists());
+        assert_eq!(world.entries(), 0);
+        assert!(prepare(&tasks, ask("exec.helper")).await.is_ok(), "its number is forgotten");
+    });
+}
