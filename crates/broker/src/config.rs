@@ -1,8 +1,12 @@
 //! What the operator's `issuers.toml` says, as values. Whoever reads the file makes them.
 
+mod unfit;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use unfit::Unfit;
 
 /// An issuer: who mints, for which hosts, and how much at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +51,13 @@ pub enum Kind {
         /// What may be asked for: each field with the values that it may have.
         scope: BTreeMap<String, Vec<String>>,
     },
+    /// Users of Redis, by its access control lists.
+    Redis {
+        /// Patterns of keys, each plain or behind `%R~`, `%W~` or `%RW~`: to read, to write, or both.
+        keys: Vec<String>,
+        /// Commands, or subcommands like `config|get`; no categories.
+        commands: Vec<String>,
+    },
 }
 
 impl Kind {
@@ -56,6 +67,7 @@ impl Kind {
         match self {
             Kind::Postgres { .. } => "postgres",
             Kind::Exec { .. } => "exec",
+            Kind::Redis { .. } => "redis",
         }
     }
 
@@ -69,6 +81,9 @@ impl Kind {
             Kind::Exec { scope, .. } => {
                 scope.iter().map(|(name, values)| (name.as_str(), values.as_slice())).collect()
             }
+            Kind::Redis { keys, commands } => {
+                vec![("keys", keys.as_slice()), ("commands", commands.as_slice())]
+            }
         }
     }
 
@@ -77,7 +92,7 @@ impl Kind {
     pub fn takes_one(&self, _field: &str) -> bool {
         match self {
             Kind::Postgres { .. } => true,
-            Kind::Exec { .. } => false,
+            Kind::Exec { .. } | Kind::Redis { .. } => false,
         }
     }
 
@@ -87,6 +102,7 @@ impl Kind {
         match self {
             Kind::Postgres { .. } => &["user", "password", "database"],
             Kind::Exec { .. } => &["token"],
+            Kind::Redis { .. } => &["user", "password", "database"],
         }
     }
 
@@ -102,6 +118,8 @@ impl Kind {
                 ("PGDATABASE", "{database}"),
             ],
             Kind::Exec { .. } => &[],
+            // redis-cli has a variable for the password alone, which is of no use without the user's name.
+            Kind::Redis { .. } => &[("REDIS_URL", "redis://{user}:{password}@{host}:{port}/{database}")],
         }
     }
 }

@@ -5,10 +5,15 @@
 
 mod exec;
 mod helper;
+mod password;
 mod postgres;
+mod redis;
 mod root;
+#[cfg(test)]
+mod testing;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -108,10 +113,21 @@ pub(crate) trait Issuer: Send + Sync {
     ) -> Boxed<'a, Result<Alive, IssuerError>>;
 }
 
+/// The value of a field that has one.
+fn one<'a>(scope: &'a Scope, field: &str) -> &'a str {
+    scope.get(field).and_then(|values| values.first()).map_or("", String::as_str)
+}
+
+/// Whether a server is on this machine, so that nobody reads what is said to it.
+fn is_here_by_name(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
 /// The issuer of a configuration.
 pub(crate) fn of(config: &IssuerConfig) -> Arc<dyn Issuer> {
     match &config.kind {
         Kind::Postgres { .. } => Arc::new(postgres::Postgres::new(config)),
         Kind::Exec { command, .. } => Arc::new(exec::Exec::new(config, command)),
+        Kind::Redis { .. } => Arc::new(redis::Redis::new(config)),
     }
 }

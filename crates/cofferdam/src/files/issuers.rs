@@ -1,6 +1,8 @@
 //! `issuers.toml`: the operator's issuers, their roots and their ceilings. Only the broker reads it, and only if nobody
 //! else can.
 
+mod tables;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,6 +18,7 @@ use serde::Deserialize;
 use super::error::{FileError, Source};
 use super::text;
 use super::words::{At, Time};
+use tables::RedisTable;
 
 /// The whole file: issuers by kind, and by the name that the operator gives them.
 #[derive(Debug, Default, Deserialize)]
@@ -25,6 +28,8 @@ struct IssuersFile {
     postgres: BTreeMap<String, PostgresTable>,
     #[serde(default)]
     exec: BTreeMap<String, ExecTable>,
+    #[serde(default)]
+    redis: BTreeMap<String, RedisTable>,
 }
 
 /// Roles of PostgreSQL.
@@ -113,6 +118,9 @@ fn parse(text: &str, source: &Source) -> Result<Vec<IssuerConfig>, FileError> {
         let kind = Kind::Exec { command: table.command, scope: table.scope };
         issuers.push(issuer(&name, kind, table.root, &table.hosts, table.max_ttl, source)?);
     }
+    for (name, table) in file.redis {
+        issuers.push(table.issuer(&name, source)?);
+    }
     Ok(issuers)
 }
 
@@ -163,13 +171,19 @@ mod tests {
         hosts = ["api.internal:443"]
         command = ["/usr/local/bin/mint"]
         scope = { path = ["a", "b"] }
+
+        [redis.main]
+        root = { env = "REDIS_MINTER" }
+        hosts = ["cache.internal:6379"]
+        keys = ["orders:*", "%R~prices:*"]
+        commands = ["get", "set"]
     "#;
 
     #[test]
     fn each_issuer_has_its_kind_in_its_name() {
         let issuers = parse(FILE, &Source::new("issuers.toml", FILE)).unwrap();
         let names: Vec<_> = issuers.iter().map(|issuer| issuer.name.as_str()).collect();
-        assert_eq!(names, ["postgres.main", "exec.vault"]);
+        assert_eq!(names, ["postgres.main", "exec.vault", "redis.main"]);
         assert_eq!(issuers[0].max_ttl, Some(Duration::from_secs(900)));
         assert_eq!(issuers[1].root, Root::Command(["pass", "show", "vault"].map(str::to_owned).into()));
     }
@@ -181,6 +195,8 @@ mod tests {
             ("[oracle.a]\n", "oracle"),
             (&FILE.replace("db.internal:5432", "db.internal"), "no host with a port"),
             (&FILE.replace("env = \"ADMIN\"", "secret = \"hunter2\""), "secret"),
+            (&FILE.replace("\"get\"", "\"@all\""), "`@all` is a category"),
+            (&FILE.replace("orders:*", "a +@all"), "no pattern of keys"),
             (&FILE.replace("env = \"ADMIN\"", "file = \"admin\""), "no absolute path"),
         ] {
             let error = parse(text, &Source::new("issuers.toml", text)).unwrap_err();
