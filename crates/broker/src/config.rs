@@ -58,6 +58,26 @@ pub enum Kind {
         /// Commands, or subcommands like `config|get`; no categories.
         commands: Vec<String>,
     },
+    /// User certificates of OpenSSH.
+    Ssh {
+        /// Whom a certificate may be for: on most servers, whom it logs in.
+        principals: Vec<String>,
+        /// What may be run with one, whatever is asked for.
+        commands: Vec<String>,
+        /// The networks from which each is taken; none for any.
+        sources: Vec<String>,
+        /// How one is ended before it expires; none where it isn't.
+        revocation: Option<Revocation>,
+    },
+}
+
+/// The operator's programs that end a certificate. Both get `{"serial": …, "key_id": "…"}` on standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    /// Puts it onto the list of revoked keys. Succeeds when every server has that list.
+    pub krl: Vec<String>,
+    /// Ends with 0 while the servers take it, and with 1 when they don't. Gets the line of the `certificate` too.
+    pub test: Vec<String>,
 }
 
 impl Kind {
@@ -68,6 +88,7 @@ impl Kind {
             Kind::Postgres { .. } => "postgres",
             Kind::Exec { .. } => "exec",
             Kind::Redis { .. } => "redis",
+            Kind::Ssh { .. } => "ssh",
         }
     }
 
@@ -84,6 +105,9 @@ impl Kind {
             Kind::Redis { keys, commands } => {
                 vec![("keys", keys.as_slice()), ("commands", commands.as_slice())]
             }
+            Kind::Ssh { principals, commands, .. } => {
+                vec![("principal", principals.as_slice()), ("command", commands.as_slice())]
+            }
         }
     }
 
@@ -91,7 +115,7 @@ impl Kind {
     #[must_use]
     pub fn takes_one(&self, _field: &str) -> bool {
         match self {
-            Kind::Postgres { .. } => true,
+            Kind::Postgres { .. } | Kind::Ssh { .. } => true,
             Kind::Exec { .. } | Kind::Redis { .. } => false,
         }
     }
@@ -103,6 +127,7 @@ impl Kind {
             Kind::Postgres { .. } => &["user", "password", "database"],
             Kind::Exec { .. } => &["token"],
             Kind::Redis { .. } => &["user", "password", "database"],
+            Kind::Ssh { .. } => &["key", "certificate", "user"],
         }
     }
 
@@ -120,6 +145,10 @@ impl Kind {
             Kind::Exec { .. } => &[],
             // redis-cli has a variable for the password alone, which is of no use without the user's name.
             Kind::Redis { .. } => &[("REDIS_URL", "redis://{user}:{password}@{host}:{port}/{database}")],
+            // ssh itself reads files alone, which a program has to write.
+            Kind::Ssh { .. } => {
+                &[("SSH_PRIVATE_KEY", "{key}"), ("SSH_CERTIFICATE", "{certificate}"), ("SSH_USER", "{user}")]
+            }
         }
     }
 }

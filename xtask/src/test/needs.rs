@@ -117,6 +117,8 @@ const NEEDS: &[Need] = &[
     client("/usr/lib/postgresql", "postgresql"),
     client("/usr/bin/redis-server", "redis-server"),
     client("/usr/bin/redis-cli", "redis-tools"),
+    client("/usr/sbin/sshd", "openssh-server"),
+    client("/usr/bin/ssh", "openssh-client"),
     Need {
         thing: Thing::AnyFile(&["/usr/bin/go", "/usr/local/go/bin/go"]),
         package: "golang-go",

@@ -1,5 +1,7 @@
 //! What makes an issuer's table unfit, beyond its shape: seen when the file is read, before anybody asks.
 
+use std::net::IpAddr;
+
 use super::{IssuerConfig, Kind};
 
 /// Why an issuer's table can't be used. The operator who wrote it is to blame.
@@ -36,6 +38,11 @@ impl IssuerConfig {
             Kind::Redis { keys, commands } => {
                 keys.iter().try_for_each(|key| fit_pattern(key))?;
                 commands.iter().try_for_each(|command| fit_command(command))
+            }
+            Kind::Ssh { principals, commands, sources, .. } => {
+                principals.iter().try_for_each(|principal| fit_word("principals", principal))?;
+                commands.iter().try_for_each(|command| fit_word("commands", command))?;
+                sources.iter().try_for_each(|source| fit_network(source))
             }
         }
     }
@@ -77,6 +84,28 @@ fn fit_command(command: &str) -> Result<(), Unfit> {
         return Err(Unfit::new("commands", message, "leave it out: a run has no use for it"));
     }
     Ok(())
+}
+
+/// Refuses what a certificate would take for everybody or everything, and what ends a line.
+fn fit_word(key: &'static str, word: &str) -> Result<(), Unfit> {
+    if word.trim().is_empty() || word.contains(char::is_control) {
+        let message = format!("`{}` is nothing that a certificate could be for", word.escape_default());
+        return Err(Unfit::new(key, message, "leave it out, or write all of it in one line"));
+    }
+    Ok(())
+}
+
+/// Refuses what is no address and no network: a server would refuse the whole certificate.
+fn fit_network(network: &str) -> Result<(), Unfit> {
+    let (address, bits) = network.split_once('/').map_or((network, None), |(ip, bits)| (ip, Some(bits)));
+    let most = address.parse().map(|ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 });
+    let is_fit =
+        most.is_ok_and(|most| bits.is_none_or(|bits| bits.parse().is_ok_and(|bits: u8| bits <= most)));
+    if is_fit {
+        return Ok(());
+    }
+    let message = format!("`{network}` is no address and no network");
+    Err(Unfit::new("sources", message, "write it like `10.0.0.0/8`"))
 }
 
 #[cfg(test)]
@@ -124,6 +153,29 @@ mod tests {
             "Config",
         ] {
             assert!(fit_command(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_for_somebody_and_from_networks() {
+        for fine in ["10.0.0.0/8", "10.1.2.3", "::1", "fd00::/8", "0.0.0.0/0"] {
+            assert_eq!(fit_network(fine), Ok(()), "{fine}");
+        }
+        for bad in [
+            "",
+            "10.0.0.0/33",
+            "::/129",
+            "build.internal",
+            "10.0.0.0/",
+            "10.0.0.0/8,0.0.0.0/0",
+            "!10.0.0.1",
+            "10.*",
+        ] {
+            assert!(fit_network(bad).is_err(), "{bad}");
+        }
+        assert_eq!(fit_word("commands", "/usr/local/bin/deploy --fast"), Ok(()));
+        for bad in ["", " ", "a\nb", "a\0"] {
+            assert!(fit_word("principals", bad).is_err(), "{bad:?}");
         }
     }
 }

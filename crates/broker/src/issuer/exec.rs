@@ -87,8 +87,8 @@ impl Exec {
         let Some((words, input)) = self.of(handle, which) else {
             return Err(self.refused(format!("has named nothing that {what_for} it")));
         };
-        let (succeeded, _) = helper::call(&self.config.name, &words, None, &input).await?;
-        Ok((succeeded, words.into_iter().next().unwrap_or_default()))
+        let (status, _) = helper::call(&self.config.name, &words, None, &input).await?;
+        Ok((status.success(), words.into_iter().next().unwrap_or_default()))
     }
 
     /// Refuses a token whose death nobody could see, and ends it, as far as it can be ended.
@@ -129,8 +129,8 @@ impl Issuer for Exec {
             let until = humantime::format_rfc3339_seconds(until).to_string();
             let input = json!({ "handle": handle, "scope": scope, "until": until }).to_string();
             let called = helper::call(&self.config.name, &self.command, Some(&root), input.as_bytes());
-            let (succeeded, printed) = called.await?;
-            if !succeeded {
+            let (status, printed) = called.await?;
+            if !status.success() {
                 return Err(self.refused("refuses: its helper failed"));
             }
             // What doesn't parse isn't shown: there is a token in it.

@@ -1,6 +1,6 @@
 //! The operator's own programs, as more than one issuer calls them.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use cofferdam_core::secret::Secret;
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The variable in which a helper finds the root.
 const ROOT: &str = "COFFERDAM_ROOT";
 
-/// Calls a program; gives whether it succeeded, and what it printed.
+/// Calls a program; gives how it ended, and what it printed.
 ///
 /// # Errors
 ///
@@ -27,7 +27,7 @@ pub(super) async fn call(
     words: &[String],
     root: Option<&Secret>,
     input: &[u8],
-) -> Result<(bool, Zeroizing<Vec<u8>>), IssuerError> {
+) -> Result<(ExitStatus, Zeroizing<Vec<u8>>), IssuerError> {
     let unreachable = |why: String| IssuerError::Unreachable { issuer: issuer.to_owned(), why };
     let lost = |why: String| IssuerError::Lost { issuer: issuer.to_owned(), why };
     let [program, args @ ..] = words else {
@@ -47,7 +47,7 @@ pub(super) async fn call(
         child.wait_with_output().await
     };
     match timeout(PATIENCE, whole).await {
-        Ok(Ok(output)) => Ok((output.status.success(), Zeroizing::new(output.stdout))),
+        Ok(Ok(output)) => Ok((output.status, Zeroizing::new(output.stdout))),
         Ok(Err(error)) => Err(lost(format!("`{program}`: {error}"))),
         Err(_) => Err(lost(format!("`{program}` had not ended after 10 s"))),
     }

@@ -9,6 +9,7 @@ mod password;
 mod postgres;
 mod redis;
 mod root;
+mod ssh;
 #[cfg(test)]
 mod testing;
 
@@ -129,5 +130,8 @@ pub(crate) fn of(config: &IssuerConfig) -> Arc<dyn Issuer> {
         Kind::Postgres { .. } => Arc::new(postgres::Postgres::new(config)),
         Kind::Exec { command, .. } => Arc::new(exec::Exec::new(config, command)),
         Kind::Redis { .. } => Arc::new(redis::Redis::new(config)),
+        Kind::Ssh { sources, revocation, .. } => {
+            Arc::new(ssh::Ssh::new(config, sources, revocation.as_ref()))
+        }
     }
 }

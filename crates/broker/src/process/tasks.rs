@@ -416,7 +416,7 @@ fn handle() -> io::Result<String> {
 fn fingerprint(minted: &Minted) -> String {
     let mut hash = Sha256::new();
     for (name, value) in &minted.parts {
-        if matches!(*name, "password" | "token") {
+        if matches!(*name, "key" | "password" | "token") {
             hash.update(value.expose());
         }
     }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::error::{FileError, Source};
 use super::text;
 use super::words::{At, Time};
-use tables::RedisTable;
+use tables::{RedisTable, SshTable};
 
 /// The whole file: issuers by kind, and by the name that the operator gives them.
 #[derive(Debug, Default, Deserialize)]
@@ -30,6 +30,8 @@ struct IssuersFile {
     exec: BTreeMap<String, ExecTable>,
     #[serde(default)]
     redis: BTreeMap<String, RedisTable>,
+    #[serde(default)]
+    ssh: BTreeMap<String, SshTable>,
 }
 
 /// Roles of PostgreSQL.
@@ -121,6 +123,9 @@ fn parse(text: &str, source: &Source) -> Result<Vec<IssuerConfig>, FileError> {
     for (name, table) in file.redis {
         issuers.push(table.issuer(&name, source)?);
     }
+    for (name, table) in file.ssh {
+        issuers.push(table.issuer(&name, source)?);
+    }
     Ok(issuers)
 }
 
@@ -177,13 +182,22 @@ mod tests {
         hosts = ["cache.internal:6379"]
         keys = ["orders:*", "%R~prices:*"]
         commands = ["get", "set"]
+
+        [ssh.build]
+        root = { file = "/etc/cofferdam/ssh_ca" }
+        hosts = ["build.internal:22"]
+        principals = ["deploy"]
+        commands = ["/usr/local/bin/deploy"]
+        sources = ["10.0.0.0/8"]
+        krl = ["/usr/local/bin/revoke"]
+        test = ["/usr/local/bin/is-taken"]
     "#;
 
     #[test]
     fn each_issuer_has_its_kind_in_its_name() {
         let issuers = parse(FILE, &Source::new("issuers.toml", FILE)).unwrap();
         let names: Vec<_> = issuers.iter().map(|issuer| issuer.name.as_str()).collect();
-        assert_eq!(names, ["postgres.main", "exec.vault", "redis.main"]);
+        assert_eq!(names, ["postgres.main", "exec.vault", "redis.main", "ssh.build"]);
         assert_eq!(issuers[0].max_ttl, Some(Duration::from_secs(900)));
         assert_eq!(issuers[1].root, Root::Command(["pass", "show", "vault"].map(str::to_owned).into()));
     }
@@ -197,6 +211,11 @@ mod tests {
             (&FILE.replace("env = \"ADMIN\"", "secret = \"hunter2\""), "secret"),
             (&FILE.replace("\"get\"", "\"@all\""), "`@all` is a category"),
             (&FILE.replace("orders:*", "a +@all"), "no pattern of keys"),
+            (&FILE.replace("10.0.0.0/8", "10.0.0.0/80"), "no network"),
+            (&FILE.replace("[\"deploy\"]", "[\"\"]"), "nothing that a certificate could be for"),
+            (&FILE.replace("test = [\"/usr", "# [\"/usr"), "nobody could see whether a certificate is dead"),
+            (&FILE.replace("krl = [\"/usr", "# [\"/usr"), "nothing could be revoked"),
+            (&FILE.replace("[\"/usr/local/bin/revoke\"]", "[]"), "names no program"),
             (&FILE.replace("env = \"ADMIN\"", "file = \"admin\""), "no absolute path"),
         ] {
             let error = parse(text, &Source::new("issuers.toml", text)).unwrap_err();

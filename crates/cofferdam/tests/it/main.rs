@@ -16,6 +16,7 @@ mod inputs;
 mod isolation;
 mod leftovers;
 mod limits;
+mod openssh;
 mod operator;
 mod outcome;
 mod postgres;

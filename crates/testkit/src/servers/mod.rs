@@ -1,6 +1,7 @@
 //! Servers of a test's own: real ones, on a free port of the loopback, run by somebody who has no name where that is
 //! possible, and gone with the test.
 
+pub mod openssh;
 pub mod redis;
 
 use std::net::TcpListener;
