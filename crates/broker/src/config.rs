@@ -69,7 +69,21 @@ pub enum Kind {
         /// How one is ended before it expires; none where it isn't.
         revocation: Option<Revocation>,
     },
+    /// Tokens of a registry of images.
+    Registry {
+        /// Whom the registry trusts, by the name that it has of us (`auth.token.issuer`).
+        issuer: String,
+        /// What the registry calls itself (`auth.token.service`).
+        service: String,
+        /// Repositories, by their whole names.
+        repositories: Vec<String>,
+        /// What may be done with them: `pull`, `push`, `delete`.
+        actions: Vec<String>,
+    },
 }
+
+/// How long a token of a registry may live, since nothing ends it before: five minutes.
+pub const LONGEST_TOKEN: Duration = Duration::from_secs(300);
 
 /// The operator's programs that end a certificate. Both get `{"serial": …, "key_id": "…"}` on standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +103,7 @@ impl Kind {
             Kind::Exec { .. } => "exec",
             Kind::Redis { .. } => "redis",
             Kind::Ssh { .. } => "ssh",
+            Kind::Registry { .. } => "registry",
         }
     }
 
@@ -108,6 +123,9 @@ impl Kind {
             Kind::Ssh { principals, commands, .. } => {
                 vec![("principal", principals.as_slice()), ("command", commands.as_slice())]
             }
+            Kind::Registry { repositories, actions, .. } => {
+                vec![("repositories", repositories.as_slice()), ("actions", actions.as_slice())]
+            }
         }
     }
 
@@ -116,7 +134,7 @@ impl Kind {
     pub fn takes_one(&self, _field: &str) -> bool {
         match self {
             Kind::Postgres { .. } | Kind::Ssh { .. } => true,
-            Kind::Exec { .. } | Kind::Redis { .. } => false,
+            Kind::Exec { .. } | Kind::Redis { .. } | Kind::Registry { .. } => false,
         }
     }
 
@@ -125,7 +143,7 @@ impl Kind {
     pub fn parts(&self) -> &'static [&'static str] {
         match self {
             Kind::Postgres { .. } => &["user", "password", "database"],
-            Kind::Exec { .. } => &["token"],
+            Kind::Exec { .. } | Kind::Registry { .. } => &["token"],
             Kind::Redis { .. } => &["user", "password", "database"],
             Kind::Ssh { .. } => &["key", "certificate", "user"],
         }
@@ -142,7 +160,7 @@ impl Kind {
                 ("PGPASSWORD", "{password}"),
                 ("PGDATABASE", "{database}"),
             ],
-            Kind::Exec { .. } => &[],
+            Kind::Exec { .. } | Kind::Registry { .. } => &[],
             // redis-cli has a variable for the password alone, which is of no use without the user's name.
             Kind::Redis { .. } => &[("REDIS_URL", "redis://{user}:{password}@{host}:{port}/{database}")],
             // ssh itself reads files alone, which a program has to write.

@@ -119,6 +119,8 @@ const NEEDS: &[Need] = &[
     client("/usr/bin/redis-cli", "redis-tools"),
     client("/usr/sbin/sshd", "openssh-server"),
     client("/usr/bin/ssh", "openssh-client"),
+    client("/usr/bin/docker-registry", "docker-registry"),
+    client("/usr/bin/openssl", "openssl"),
     Need {
         thing: Thing::AnyFile(&["/usr/bin/go", "/usr/local/go/bin/go"]),
         package: "golang-go",

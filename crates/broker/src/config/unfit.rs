@@ -1,8 +1,9 @@
 //! What makes an issuer's table unfit, beyond its shape: seen when the file is read, before anybody asks.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
-use super::{IssuerConfig, Kind};
+use super::{IssuerConfig, Kind, LONGEST_TOKEN};
 
 /// Why an issuer's table can't be used. The operator who wrote it is to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +44,11 @@ impl IssuerConfig {
                 principals.iter().try_for_each(|principal| fit_word("principals", principal))?;
                 commands.iter().try_for_each(|command| fit_word("commands", command))?;
                 sources.iter().try_for_each(|source| fit_network(source))
+            }
+            Kind::Registry { repositories, actions, .. } => {
+                repositories.iter().try_for_each(|name| fit_repository(name))?;
+                actions.iter().try_for_each(|action| fit_action(action))?;
+                fit_time_of_a_token(self.max_ttl)
             }
         }
     }
@@ -106,6 +112,38 @@ fn fit_network(network: &str) -> Result<(), Unfit> {
     }
     let message = format!("`{network}` is no address and no network");
     Err(Unfit::new("sources", message, "write it like `10.0.0.0/8`"))
+}
+
+/// Refuses what is no repository's whole name. Source: Distribution, `reference/regexp.go`, "path-component".
+fn fit_repository(name: &str) -> Result<(), Unfit> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_component = |part: &str| {
+        let (first, last) = (part.bytes().next(), part.bytes().next_back());
+        first.is_some_and(is_inner)
+            && last.is_some_and(is_inner)
+            && part.bytes().all(|byte| is_inner(byte) || b"._-".contains(&byte))
+    };
+    if name.split('/').all(is_component) {
+        return Ok(());
+    }
+    let message = format!("`{name}` is no repository's name");
+    Err(Unfit::new("repositories", message, "write the whole name in small letters, like `shop/app`"))
+}
+
+fn fit_action(action: &str) -> Result<(), Unfit> {
+    if ["pull", "push", "delete"].contains(&action) {
+        return Ok(());
+    }
+    Err(Unfit::new("actions", format!("a registry knows no `{action}`"), "it knows pull, push and delete"))
+}
+
+/// Refuses what would keep a token alive for long that nothing can revoke.
+fn fit_time_of_a_token(most: Option<Duration>) -> Result<(), Unfit> {
+    if most.is_none_or(|most| most <= LONGEST_TOKEN) {
+        return Ok(());
+    }
+    let message = "a token of a registry can't be revoked, so it may live 5 minutes at most".to_owned();
+    Err(Unfit::new("max_ttl", message, "write `5m` or less, or leave it out, which means 5 minutes"))
 }
 
 #[cfg(test)]
@@ -176,6 +214,22 @@ mod tests {
         assert_eq!(fit_word("commands", "/usr/local/bin/deploy --fast"), Ok(()));
         for bad in ["", " ", "a\nb", "a\0"] {
             assert!(fit_word("principals", bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_for_whole_names_and_known_actions_and_short() {
+        for fine in ["app", "shop/app", "a.b/c_d-e", "0/1"] {
+            assert_eq!(fit_repository(fine), Ok(()), "{fine}");
+        }
+        for bad in
+            ["", "shop/*", "shop/", "/app", "Shop/app", "shop//app", "shop/.app", "shop app", "shop:latest"]
+        {
+            assert!(fit_repository(bad).is_err(), "{bad}");
+        }
+        assert!(fit_action("pull").is_ok() && fit_action("*").is_err());
+        for (most, is_fit) in [(None, true), (Some(5), true), (Some(300), true), (Some(301), false)] {
+            assert_eq!(fit_time_of_a_token(most.map(Duration::from_secs)).is_ok(), is_fit, "{most:?}");
         }
     }
 }

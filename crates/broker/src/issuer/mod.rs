@@ -8,6 +8,7 @@ mod helper;
 mod password;
 mod postgres;
 mod redis;
+mod registry;
 mod root;
 mod ssh;
 #[cfg(test)]
@@ -133,5 +134,6 @@ pub(crate) fn of(config: &IssuerConfig) -> Arc<dyn Issuer> {
         Kind::Ssh { sources, revocation, .. } => {
             Arc::new(ssh::Ssh::new(config, sources, revocation.as_ref()))
         }
+        Kind::Registry { issuer, service, .. } => Arc::new(registry::Registry::new(config, issuer, service)),
     }
 }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::error::{FileError, Source};
 use super::text;
 use super::words::{At, Time};
-use tables::{RedisTable, SshTable};
+use tables::{RedisTable, RegistryTable, SshTable};
 
 /// The whole file: issuers by kind, and by the name that the operator gives them.
 #[derive(Debug, Default, Deserialize)]
@@ -32,6 +32,8 @@ struct IssuersFile {
     redis: BTreeMap<String, RedisTable>,
     #[serde(default)]
     ssh: BTreeMap<String, SshTable>,
+    #[serde(default)]
+    registry: BTreeMap<String, RegistryTable>,
 }
 
 /// Roles of PostgreSQL.
@@ -126,6 +128,9 @@ fn parse(text: &str, source: &Source) -> Result<Vec<IssuerConfig>, FileError> {
     for (name, table) in file.ssh {
         issuers.push(table.issuer(&name, source)?);
     }
+    for (name, table) in file.registry {
+        issuers.push(table.issuer(&name, source)?);
+    }
     Ok(issuers)
 }
 
@@ -191,14 +196,23 @@ mod tests {
         sources = ["10.0.0.0/8"]
         krl = ["/usr/local/bin/revoke"]
         test = ["/usr/local/bin/is-taken"]
+
+        [registry.main]
+        root = { file = "/etc/cofferdam/registry.pem" }
+        hosts = ["registry.internal:443"]
+        issuer = "cofferdam"
+        service = "registry.internal"
+        repositories = ["shop/app"]
+        actions = ["pull"]
     "#;
 
     #[test]
     fn each_issuer_has_its_kind_in_its_name() {
         let issuers = parse(FILE, &Source::new("issuers.toml", FILE)).unwrap();
         let names: Vec<_> = issuers.iter().map(|issuer| issuer.name.as_str()).collect();
-        assert_eq!(names, ["postgres.main", "exec.vault", "redis.main", "ssh.build"]);
+        assert_eq!(names, ["postgres.main", "exec.vault", "redis.main", "ssh.build", "registry.main"]);
         assert_eq!(issuers[0].max_ttl, Some(Duration::from_secs(900)));
+        assert_eq!(issuers[4].max_ttl, Some(Duration::from_secs(300)), "a registry's, where none is said");
         assert_eq!(issuers[1].root, Root::Command(["pass", "show", "vault"].map(str::to_owned).into()));
     }
 
@@ -215,6 +229,9 @@ mod tests {
             (&FILE.replace("[\"deploy\"]", "[\"\"]"), "nothing that a certificate could be for"),
             (&FILE.replace("test = [\"/usr", "# [\"/usr"), "nobody could see whether a certificate is dead"),
             (&FILE.replace("krl = [\"/usr", "# [\"/usr"), "nothing could be revoked"),
+            (&FILE.replace("shop/app", "shop/*"), "no repository's name"),
+            (&FILE.replace("[\"pull\"]", "[\"*\"]"), "knows no `*`"),
+            (&FILE.replace("[\"pull\"]", "[\"pull\"]\nmax_ttl = \"6m\""), "may live 5 minutes at most"),
             (&FILE.replace("[\"/usr/local/bin/revoke\"]", "[]"), "names no program"),
             (&FILE.replace("env = \"ADMIN\"", "file = \"admin\""), "no absolute path"),
         ] {

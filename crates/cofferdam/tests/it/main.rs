@@ -22,6 +22,7 @@ mod outcome;
 mod postgres;
 mod redis;
 mod refusals;
+mod registry;
 mod results;
 mod rootless;
 mod run;

@@ -3,6 +3,7 @@
 
 pub mod openssh;
 pub mod redis;
+pub mod registry;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -32,14 +33,20 @@ fn as_nobody(program: &Path, folder: &Path) -> Command {
         command.current_dir(folder);
         return command;
     }
-    for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
+    give_to_nobody(folder);
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")]).arg("--clear-groups");
     command.arg(program).current_dir(folder);
     command
+}
+
+fn give_to_nobody(path: &Path) {
+    std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    if std::fs::symlink_metadata(path).unwrap().is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            give_to_nobody(&entry.unwrap().path());
+        }
+    }
 }
 
 /// A process that is asked to end with this, by its id, and waited for.

@@ -1,6 +1,6 @@
 //! The tables of issuers whose values are looked at when the file is read: what is wrong is shown at its key.
 
-use cofferdam_broker::config::{IssuerConfig, Kind, Revocation};
+use cofferdam_broker::config::{IssuerConfig, Kind, LONGEST_TOKEN, Revocation};
 use serde::Deserialize;
 
 use super::super::error::{FileError, Source, Span};
@@ -86,6 +86,37 @@ fn revocation(
             "there is `test` and no `krl`, so nothing could be revoked that is tested",
             "add krl, a program that puts a serial number onto the servers' list of revoked keys",
         ),
+    }
+}
+
+/// Tokens of a registry of images.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RegistryTable {
+    root: RootTable,
+    hosts: Vec<At<String>>,
+    issuer: String,
+    service: String,
+    repositories: At<Vec<String>>,
+    actions: At<Vec<String>>,
+    max_ttl: Option<At<Time>>,
+}
+
+impl RegistryTable {
+    pub(super) fn issuer(self, name: &str, source: &Source) -> Result<IssuerConfig, FileError> {
+        let max_ttl = self.max_ttl.unwrap_or_else(|| Time(LONGEST_TOKEN).into());
+        let places = [
+            ("repositories", self.repositories.span),
+            ("actions", self.actions.span),
+            ("max_ttl", max_ttl.span),
+        ];
+        let kind = Kind::Registry {
+            issuer: self.issuer,
+            service: self.service,
+            repositories: self.repositories.value,
+            actions: self.actions.value,
+        };
+        checked(issuer(name, kind, self.root, &self.hosts, Some(max_ttl.value), source)?, &places, source)
     }
 }
 
