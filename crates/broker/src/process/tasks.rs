@@ -54,12 +54,14 @@ struct Live {
 }
 
 impl Live {
-    /// Writes down what its issuer needs after a crash, before anybody gets its value.
+    /// Writes down what only its issuer knew, for after a crash, before anybody gets its value.
     fn keep(&mut self) -> Result<(), Refused> {
-        self.entry.kept = self.minted.as_ref().and_then(|minted| minted.kept.clone());
-        if self.entry.kept.is_none() {
+        let Some(minted) = &self.minted else { return Ok(()) };
+        let expires = minted.expires.map(seconds);
+        if minted.kept.is_none() && expires == self.entry.expires {
             return Ok(());
         }
+        (self.entry.kept, self.entry.expires) = (minted.kept.clone(), expires);
         self.open.amend(&self.entry).map_err(|error| of_journal(&error))
     }
 }

@@ -138,12 +138,17 @@ fn what_a_killed_broker_left_of_a_helper_is_revoked_by_its_handle() {
 fn a_killed_brokers_token_that_cannot_be_revoked_expires() {
     run(async {
         let world = World::new();
-        let config = world.helper("");
+        let config = world.helper(", \"expires_at\": \"2030-01-01T00:00:00Z\"");
         let tasks = world.tasks(&config);
         assert!(prepare(&tasks, ask("exec.helper")).await.is_ok());
         drop(tasks);
         let ended = world.tasks(&config).sweep().await.unwrap_or_else(|r| panic!("{r:?}"));
         assert_eq!((&ended[0].state, world.entries()), (&State::Expires, 0));
+        assert_eq!(
+            ended[0].lease.expires,
+            Some(1_893_456_000),
+            "when its issuer said, not when it was asked to"
+        );
     });
 }
 

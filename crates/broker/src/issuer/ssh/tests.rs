@@ -116,7 +116,7 @@ fn a_root_that_does_not_sign_says_so_without_being_shown() {
         let path = folder.path().join("ca");
         let mut keygen = std::process::Command::new("ssh-keygen");
         keygen.args(["-q", "-f"]).arg(&path).args(args);
-        keygen.status().ok().filter(|status| status.success())?;
+        keygen.status().ok().filter(std::process::ExitStatus::success)?;
         std::fs::read_to_string(path).ok()
     };
     let Some(locked) = key(&["-t", "ed25519", "-N", "hush-hush"]) else {
