@@ -5,6 +5,7 @@ mod tasks;
 mod template;
 #[cfg(test)]
 mod tests;
+mod timer;
 
 use std::io;
 use std::os::unix::net::UnixStream;

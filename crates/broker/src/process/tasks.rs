@@ -10,6 +10,7 @@ use cofferdam_core::secret::Secret;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use super::timer::Timer;
 use super::{Issuers, Refused, template};
 use crate::config::IssuerConfig;
 use crate::control::{Answer, Ask, Ended, Lease, Refusal, State};
@@ -51,6 +52,8 @@ struct Live {
     open: Open,
     /// None for one that was found in the journal.
     minted: Option<Minted>,
+    /// For one whose issuer doesn't end it by itself.
+    timer: Option<Timer>,
 }
 
 impl Live {
@@ -164,7 +167,7 @@ impl Tasks {
             }
             Err(error) => {
                 // It may have been made all the same, where its answer was lost.
-                let live = Live { known: known.clone(), entry, open, minted: None };
+                let live = Live { known: known.clone(), entry, open, minted: None, timer: None };
                 self.live().entry(task).or_default().push(live);
                 return Err(of_issuer(&error));
             }
@@ -178,7 +181,9 @@ impl Tasks {
             can_revoke: known.issuer.can_revoke(&entry.handle),
             fingerprint: fingerprint(&minted),
         };
-        let mut live = Live { known: known.clone(), entry, open, minted: Some(minted) };
+        let is_endless = minted.expires.is_none() && lease.can_revoke;
+        let timer = is_endless.then(|| Timer::start(until, known.issuer.clone(), entry.handle.clone()));
+        let mut live = Live { known: known.clone(), entry, open, minted: Some(minted), timer };
         let kept = live.keep();
         self.live().entry(task).or_default().push(live);
         kept.map(|()| lease)
@@ -211,7 +216,7 @@ impl Tasks {
                     if let Some(kept) = &entry.kept {
                         known.issuer.recall(&entry.handle, kept);
                     }
-                    held.push(Live { known, entry, open, minted: None });
+                    held.push(Live { known, entry, open, minted: None, timer: None });
                 }
                 Err(Refused { message, .. }) => {
                     let state = State::Unknown { why: message };
@@ -293,7 +298,8 @@ async fn end_each(held: Vec<Live>, began: Instant) -> Vec<Ended> {
 }
 
 async fn end_one(live: Live, began: Instant) -> Ended {
-    let Live { known, entry, open, minted } = live;
+    let Live { known, entry, open, minted, timer } = live;
+    drop(timer); // it is ended now
     let can_revoke = known.issuer.can_revoke(&entry.handle);
     let state = match timeout(ENDING, revoke_and_look(&known, &entry, minted.as_ref())).await {
         Ok(Ok(Some(verified))) => State::Dead { after_us: began.elapsed().as_micros() as u64, verified },

@@ -212,3 +212,23 @@ fn what_is_minted_after_its_run_has_ended_is_ended_at_once() {
         assert!(prepare(&tasks, ask("exec.helper")).await.is_ok(), "its number is forgotten");
     });
 }
+
+#[test]
+fn what_its_issuer_does_not_end_by_itself_is_revoked_when_its_time_is_over() {
+    run(async {
+        let world = World::new();
+        let config = IssuerConfig { max_ttl: Some(Duration::from_millis(200)), ..world.helper(BOTH) };
+        let tasks = world.tasks(&config);
+        assert!(prepare(&tasks, ask("exec.helper")).await.is_ok());
+        assert!(world.path("alive").exists());
+        for _ in 0..500 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            if !world.path("alive").exists() {
+                break;
+            }
+        }
+        assert!(!world.path("alive").exists(), "its run goes on");
+        let ended = tasks.end(1).await;
+        assert!(matches!(&ended[0].state, State::Dead { .. }), "{ended:?}");
+    });
+}
