@@ -218,13 +218,9 @@ impl Leases for Brokered {
                 let variables = variables.filter_map(|(name, value)| SecretVariable::new(name, value).ok());
                 Ok(Deliveries { variables: variables.collect() })
             };
-            match prepared.await {
-                Ok(deliveries) => Ok((deliveries, Box::new(held) as Box<dyn Held>)),
-                Err(error) => {
-                    held.end().await; // also what is minted after nobody waited for it any more
-                    Err(error)
-                }
-            }
+            // Where it fails, what is held is dropped: so also what is minted when nobody waits for it any more is ended.
+            let deliveries = prepared.await?;
+            Ok((deliveries, Box::new(held) as Box<dyn Held>))
         })
     }
 }
@@ -280,5 +276,40 @@ fn lost(how: &str) -> Fault {
         fix: Some(
             "look at the kernel's log for why it ended; the next command revokes what it left".to_owned(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        fn record(
+            &self,
+            _: cofferdam_core::audit::Event,
+        ) -> Boxed<'_, Result<(), cofferdam_core::audit::AuditError>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_run_that_nobody_holds_is_said_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let heard = folder.path().join("heard");
+        let script = format!("cat > '{}'", heard.display());
+        let args = ["-c", &script].map(OsString::from).into();
+        let broker = Broker::new(BrokerProgram { path: "/bin/sh".into(), args });
+        let running = broker.running().unwrap();
+        drop(Ending::new(running.clone(), 7, Arc::new(Heard::new(Arc::new(Nowhere)))));
+        drop((running, broker)); // it has heard everything
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let is_said =
+            || std::fs::read(&heard).is_ok_and(|all| all.ends_with(b"{\"End\":{\"task\":7}}}\0\0\0\0"));
+        while !is_said() {
+            assert!(std::time::Instant::now() < deadline, "{:?}", std::fs::read_to_string(&heard));
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }

@@ -1,8 +1,12 @@
 //! What the operator's `issuers.toml` says, as values. Whoever reads the file makes them.
 
+mod unfit;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use unfit::Unfit;
 
 /// An issuer: who mints, for which hosts, and how much at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,8 +79,49 @@ pub enum Kind {
         /// What may be asked for: each field with the values that it may have.
         scope: BTreeMap<String, Vec<String>>,
     },
+    /// Users of Redis, by its access control lists.
+    Redis {
+        /// Patterns of keys, each plain or behind `%R~`, `%W~` or `%RW~`: to read, to write, or both.
+        keys: Vec<String>,
+        /// Commands, or subcommands like `config|get`; no categories.
+        commands: Vec<String>,
+    },
+    /// User certificates of OpenSSH.
+    Ssh {
+        /// Whom a certificate may be for: on most servers, whom it logs in.
+        principals: Vec<String>,
+        /// What may be run with one, whatever is asked for.
+        commands: Vec<String>,
+        /// The networks from which each is taken; none for any.
+        sources: Vec<String>,
+        /// How one is ended before it expires; none where it isn't.
+        revocation: Option<Revocation>,
+    },
+    /// Tokens of a registry of images.
+    Registry {
+        /// Whom the registry trusts, by the name that it has of us (`auth.token.issuer`).
+        issuer: String,
+        /// What the registry calls itself (`auth.token.service`).
+        service: String,
+        /// Repositories, by their whole names.
+        repositories: Vec<String>,
+        /// What may be done with them: `pull`, `push`, `delete`.
+        actions: Vec<String>,
+    },
     /// A secret that isn't made for a run and outlives it: it is only kept away from programs.
     Static,
+}
+
+/// How long a token of a registry may live, since nothing ends it before: five minutes.
+pub const LONGEST_TOKEN: Duration = Duration::from_secs(300);
+
+/// The operator's programs that end a certificate. Both get `{"serial": …, "key_id": "…"}` on standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    /// Puts it onto the list of revoked keys. Succeeds when every server has that list.
+    pub krl: Vec<String>,
+    /// Ends with 0 while the servers take it, and with 1 when they don't. Gets the line of the `certificate` too.
+    pub test: Vec<String>,
 }
 
 impl Kind {
@@ -86,6 +131,9 @@ impl Kind {
         match self {
             Kind::Postgres { .. } => "postgres",
             Kind::Exec { .. } => "exec",
+            Kind::Redis { .. } => "redis",
+            Kind::Ssh { .. } => "ssh",
+            Kind::Registry { .. } => "registry",
             Kind::Static => "static",
         }
     }
@@ -100,14 +148,43 @@ impl Kind {
             Kind::Exec { scope, .. } => {
                 scope.iter().map(|(name, values)| (name.as_str(), values.as_slice())).collect()
             }
+            Kind::Redis { keys, commands } => {
+                vec![("keys", keys.as_slice()), ("commands", commands.as_slice())]
+            }
+            Kind::Ssh { principals, commands, .. } => {
+                vec![("principal", principals.as_slice()), ("command", commands.as_slice())]
+            }
+            Kind::Registry { repositories, actions, .. } => {
+                vec![("repositories", repositories.as_slice()), ("actions", actions.as_slice())]
+            }
             Kind::Static => vec![],
+        }
+    }
+
+    /// Whether a credential has one value of a field, and not several.
+    #[must_use]
+    pub fn takes_one(&self, _field: &str) -> bool {
+        match self {
+            Kind::Postgres { .. } | Kind::Ssh { .. } => true,
+            Kind::Exec { .. } | Kind::Redis { .. } | Kind::Registry { .. } | Kind::Static => false,
+        }
+    }
+
+    /// What a credential consists of, as the templates of `deliver` name it. Its host and port are there always.
+    #[must_use]
+    pub fn parts(&self) -> &'static [&'static str] {
+        match self {
+            Kind::Postgres { .. } => &["user", "password", "database"],
+            Kind::Exec { .. } | Kind::Registry { .. } | Kind::Static => &["token"],
+            Kind::Redis { .. } => &["user", "password", "database"],
+            Kind::Ssh { .. } => &["key", "certificate", "user"],
         }
     }
 
     /// Whether its credentials are one token, which can stand in a request.
     #[must_use]
     pub fn is_a_token(&self) -> bool {
-        matches!(self, Kind::Exec { .. } | Kind::Static)
+        self.parts() == ["token"]
     }
 
     /// The variables in which clients look for it, and the parts that stand there: `{user}` and so on.
@@ -121,7 +198,13 @@ impl Kind {
                 ("PGPASSWORD", "{password}"),
                 ("PGDATABASE", "{database}"),
             ],
-            Kind::Exec { .. } | Kind::Static => &[],
+            Kind::Exec { .. } | Kind::Registry { .. } | Kind::Static => &[],
+            // redis-cli has a variable for the password alone, which is of no use without the user's name.
+            Kind::Redis { .. } => &[("REDIS_URL", "redis://{user}:{password}@{host}:{port}/{database}")],
+            // ssh itself reads files alone, which a program has to write.
+            Kind::Ssh { .. } => {
+                &[("SSH_PRIVATE_KEY", "{key}"), ("SSH_CERTIFICATE", "{certificate}"), ("SSH_USER", "{user}")]
+            }
         }
     }
 }

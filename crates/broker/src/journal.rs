@@ -1,7 +1,11 @@
 //! The journal: a file for each lease that may live, which is on disk before an issuer is asked for it.
 //!
 //! A file is locked for as long as the process lives that is responsible for its lease. One that nobody holds is an
-//! orphan: whoever finds it revokes what it says. Nothing secret is in it: an issuer can revoke by the handle alone.
+//! orphan: whoever finds it revokes what it says. Nothing secret is in it: an issuer can revoke by the handle, and by
+//! what it has kept.
+//!
+//! A file has a line of JSON for the lease as it is asked for, and one more when its issuer has something to keep: the
+//! last that is whole counts. Lines are added and none is overwritten, so a crash in between loses no earlier one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -11,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::issuer::Kept;
 
 /// What is known of a lease from before it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +35,17 @@ pub(crate) struct Entry {
     pub(crate) minted: u64,
     /// When it ends by itself, in the same.
     pub(crate) expires: Option<u64>,
+    /// What its issuer needs to end it after a crash, from when it was minted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<Kept>,
+}
+
+impl Entry {
+    fn line(&self) -> io::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
 }
 
 /// The folder of entries.
@@ -41,7 +58,7 @@ pub(crate) struct Journal {
 #[derive(Debug)]
 pub(crate) struct Open {
     path: PathBuf,
-    _lock: File,
+    file: File,
 }
 
 impl Journal {
@@ -67,7 +84,7 @@ impl Journal {
         let written = (|| {
             // Before there is anything to read: who finds it unlocked takes it for an orphan.
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            file.write_all(&serde_json::to_vec(entry)?)?;
+            file.write_all(&entry.line()?)?;
             file.sync_all()?;
             File::open(&self.folder)?.sync_all()
         })();
@@ -75,7 +92,7 @@ impl Journal {
             let _ = fs::remove_file(&path); // it says nothing that could be revoked
             return Err(error);
         }
-        Ok(Open { path, _lock: file })
+        Ok(Open { path, file })
     }
 
     /// The entries that no living process is responsible for; this one is from now on.
@@ -93,6 +110,16 @@ impl Journal {
 }
 
 impl Open {
+    /// Adds what is known now, which is on disk afterwards.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said: then what is known must not be handed out.
+    pub(crate) fn amend(&self, entry: &Entry) -> io::Result<()> {
+        (&self.file).write_all(&entry.line()?)?;
+        self.file.sync_all()
+    }
+
     /// Forgets a lease that is dead.
     ///
     /// # Errors
@@ -114,10 +141,11 @@ fn take(path: PathBuf) -> io::Result<Option<(Entry, Open)>> {
     }
     let mut text = vec![];
     file.read_to_end(&mut text)?;
-    match serde_json::from_slice(&text) {
-        Ok(entry) => Ok(Some((entry, Open { path, _lock: file }))),
+    let lines = serde_json::Deserializer::from_slice(&text).into_iter::<Entry>();
+    match lines.map_while(Result::ok).last() {
+        Some(entry) => Ok(Some((entry, Open { path, file }))),
         // It was being written when its process died, so nothing was asked for.
-        Err(_) => fs::remove_file(&path).map(|()| None),
+        None => fs::remove_file(&path).map(|()| None),
     }
 }
 
@@ -155,6 +183,7 @@ mod tests {
             handle: handle.into(),
             minted: 7,
             expires: Some(8),
+            kept: None,
         }
     }
 
@@ -183,6 +212,26 @@ mod tests {
         let path = journal.folder.join("half.json");
         fs::write(&path, b"{\"run\":").unwrap();
         assert!(journal.orphans().unwrap().is_empty() && !path.exists());
+    }
+
+    #[test]
+    fn what_is_kept_is_found_and_a_line_that_was_cut_short_takes_none_before_it_away() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = Journal::open(state.path()).unwrap();
+        let amended = Entry { kept: Some(Kept(serde_json::json!({"revoke": ["r"]}))), ..entry("one") };
+        let open = journal.begin(&entry("one")).unwrap();
+        open.amend(&amended).unwrap();
+        drop(open);
+        let path = journal.folder.join("one.json");
+        let whole = fs::read(&path).unwrap();
+        let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        for (length, expected) in
+            [(whole.len(), &amended), (whole.len() - 9, &entry("one")), (first, &entry("one"))]
+        {
+            fs::write(&path, &whole[..length]).unwrap();
+            let orphans = journal.orphans().unwrap();
+            assert_eq!(orphans.iter().map(|(entry, _)| entry).collect::<Vec<_>>(), [expected], "{length}");
+        }
     }
 
     #[test]

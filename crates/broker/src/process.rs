@@ -8,6 +8,10 @@
 mod host;
 mod stand_ins;
 mod tasks;
+mod template;
+#[cfg(test)]
+mod tests;
+mod timer;
 mod ways;
 
 use std::io;

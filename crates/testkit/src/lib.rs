@@ -8,6 +8,7 @@
 //! - [`left`]: what a product left there, told from what others do meanwhile.
 //! - [`rows`]: the rows of the table of attacks, each beside its positive control.
 //! - [`secrets`]: looks for a secret in what came out, in whatever form.
+//! - [`servers`]: real servers that credentials are minted for, each with its test.
 //! - [`scripted`]: a strict backend that does what it is told and records it, for engine tests.
 //! - [`templates`]: the Pythons that tests run in WebAssembly.
 //! - The programs `crash`, `soak` and `soak-wasm`, which `cargo xtask` calls by night.
@@ -24,6 +25,7 @@ pub mod product;
 pub mod rows;
 pub mod scripted;
 pub mod secrets;
+pub mod servers;
 pub mod templates;
 
 use std::io::Write;

@@ -115,6 +115,12 @@ const NEEDS: &[Need] = &[
     client("/usr/bin/javac", "default-jdk-headless"),
     client("/usr/lib/python3/dist-packages/requests", "python3-requests"),
     client("/usr/lib/postgresql", "postgresql"),
+    client("/usr/bin/redis-server", "redis-server"),
+    client("/usr/bin/redis-cli", "redis-tools"),
+    client("/usr/sbin/sshd", "openssh-server"),
+    client("/usr/bin/ssh", "openssh-client"),
+    client("/usr/bin/docker-registry", "docker-registry"),
+    client("/usr/bin/openssl", "openssl"),
     Need {
         thing: Thing::AnyFile(&["/usr/bin/go", "/usr/local/go/bin/go"]),
         package: "golang-go",

@@ -14,7 +14,8 @@ use super::running::{Heard, Running};
 use super::{ENDING, begun, of_ended};
 use crate::control::{Answer, Ended, Lease, State, ToBroker};
 
-/// The leases of a run.
+/// The leases of a run. Dropped before their end was seen, it is said all the same: the broker may still mint for it
+/// where an answer came too late, or nobody waited for it.
 pub(super) struct Ending {
     /// The broker that holds them: another would know nothing of them.
     running: Arc<Running>,
@@ -77,6 +78,15 @@ impl Ending {
         let ended =
             |lease: &Lease| of_ended(Ended { run: String::new(), lease: lease.clone(), state: state(lease) });
         self.heard.leases().iter().map(ended).collect()
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            self.running.forget(self.task);
+            let _ = self.running.tell(ToBroker::End { task: self.task }); // a broker that is lost has ended it by itself
+        }
     }
 }
 

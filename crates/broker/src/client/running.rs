@@ -144,6 +144,15 @@ impl Running {
         self.waiting.lock().is_none()
     }
 
+    /// Says something whose answer nobody waits for.
+    ///
+    /// # Errors
+    ///
+    /// It is lost.
+    pub(super) fn tell(&self, message: ToBroker) -> io::Result<()> {
+        say(&self.control, self.numbers.fetch_add(1, Ordering::Relaxed), message)
+    }
+
     /// Asks something, and waits for the answer.
     ///
     /// # Errors

@@ -8,7 +8,6 @@
 //! - The role can connect to every database that lets PUBLIC in: `credential test` says so.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::str;
 use std::time::{Duration, SystemTime};
 
@@ -18,14 +17,12 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
 
-use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, root};
+use super::password::password;
+use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, is_here_by_name, one, root};
 use crate::config::IssuerConfig;
 
 /// How long the server may take for each thing that it is asked.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Random bytes in a password: 192 bits, as 32 letters of base 64.
-const PASSWORD_BYTES: usize = 24;
 
 /// How many sessions a role may have at once. Clients open one; pools a few.
 const SESSIONS: u32 = 4;
@@ -69,13 +66,13 @@ impl Postgres {
             let settings = self.settings().await?;
             *session = Some(log_in(&settings).await.map_err(|error| self.unreachable(&error))?);
         }
-        let Some(client) = session.as_ref() else { return Err(self.late()) };
+        let Some(client) = session.as_ref() else { return Err(self.unreachable(&Failed::Late)) };
         let ran = timeout(PATIENCE, client.batch_execute(statements)).await;
         match ran {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) if error.is_closed() => {
                 *session = None;
-                Err(self.unreachable(&Failed::Server(error)))
+                Err(self.lost(&Failed::Server(error)))
             }
             Ok(Err(error)) => Err(IssuerError::Refused {
                 issuer: self.config.name.clone(),
@@ -83,7 +80,7 @@ impl Postgres {
             }),
             Err(_) => {
                 *session = None; // nobody knows what it is still doing
-                Err(self.late())
+                Err(self.lost(&Failed::Late))
             }
         }
     }
@@ -92,15 +89,15 @@ impl Postgres {
         IssuerError::Unreachable { issuer: self.config.name.clone(), why: error.to_string() }
     }
 
-    fn late(&self) -> IssuerError {
-        self.unreachable(&Failed::Late)
+    fn lost(&self, error: &Failed) -> IssuerError {
+        IssuerError::Lost { issuer: self.config.name.clone(), why: error.to_string() }
     }
 }
 
 /// Whether a server is on this machine, so that nobody reads what is said to it.
 fn is_here(host: &Host) -> bool {
     match host {
-        Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+        Host::Tcp(name) => is_here_by_name(name),
         #[cfg(unix)]
         Host::Unix(_) => true,
     }
@@ -158,7 +155,7 @@ impl Issuer for Postgres {
             let user = Secret::new(handle.as_bytes().to_vec());
             let database = Secret::new(one(scope, "database").as_bytes().to_vec());
             let parts = BTreeMap::from([("user", user), ("password", password), ("database", database)]);
-            Ok(Minted { parts, expires: Some(until) })
+            Ok(Minted { parts, expires: Some(until), kept: None })
         })
     }
 
@@ -225,23 +222,6 @@ fn refuses_login(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| refusals.contains(code))
 }
 
-/// The value of a field that has one.
-fn one<'a>(scope: &'a Scope, field: &str) -> &'a str {
-    scope.get(field).and_then(|values| values.first()).map_or("", String::as_str)
-}
-
-/// A password of letters that stand in a URL and a shell unquoted.
-fn password() -> std::io::Result<Secret> {
-    let bytes: [u8; PASSWORD_BYTES] = cofferdam_sys::fd::random_bytes()?;
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = Vec::with_capacity(PASSWORD_BYTES / 3 * 4);
-    for chunk in bytes.chunks_exact(3) {
-        let number = u32::from_be_bytes([0, chunk[0], chunk[1], chunk[2]]);
-        text.extend([18, 12, 6, 0].map(|shift| LETTERS[(number >> shift & 63) as usize]));
-    }
-    Ok(Secret::new(text))
-}
-
 /// A name as SQL has it.
 fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -275,13 +255,5 @@ mod tests {
         {
             assert!(!here(text), "{text}");
         }
-    }
-
-    #[test]
-    fn passwords_differ_and_need_no_quotes() {
-        let (one, two) = (password().unwrap(), password().unwrap());
-        assert!(one.expose() != two.expose() && one.expose().len() == 32);
-        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
-        assert!(one.expose().iter().all(plain));
     }
 }

@@ -1,5 +1,9 @@
 //! The secret that mints, read when it is needed and not before.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -25,9 +29,7 @@ pub(super) async fn read(config: &IssuerConfig) -> Result<Secret, IssuerError> {
         Root::Env(name) => std::env::var_os(name)
             .map(|value| Zeroizing::new(value.into_encoded_bytes()))
             .ok_or_else(|| wrong(format!("is to be in the variable {name}, which isn't set")))?,
-        Root::File(path) => std::fs::read(path)
-            .map(Zeroizing::new)
-            .map_err(|error| wrong(format!("can't be read from {}: {error}", path.display())))?,
+        Root::File(path) => from_file(path).map_err(wrong)?,
         Root::Command(words) => printed(words).await.map_err(wrong)?,
     };
     while bytes.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
@@ -37,6 +39,30 @@ pub(super) async fn read(config: &IssuerConfig) -> Result<Secret, IssuerError> {
         return Err(wrong("is empty".to_owned()));
     }
     Ok(Secret::new(std::mem::take(&mut *bytes)))
+}
+
+/// Reads a file that is nobody else's: what mints is guarded as `issuers.toml` is.
+fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    let shown = path.display();
+    // The broker's own folder is none that the operator has in mind.
+    if !path.is_absolute() {
+        return Err(format!("is to be in the file {shown}, which is no absolute path"));
+    }
+    let cant = |error: io::Error| format!("can't be read from {shown}: {error}");
+    let mut file = File::open(path).map_err(cant)?;
+    // Of what was opened, so that nobody puts another file there in between.
+    let found = file.metadata().map_err(cant)?;
+    let is_ours = found.uid() == cofferdam_sys::process::effective_user() || found.uid() == 0;
+    if !is_ours {
+        return Err(format!("is in {shown}, which belongs to another user: chown it to yourself"));
+    }
+    if found.mode() & 0o077 != 0 {
+        return Err(format!("is in {shown}, which others can read or write: chmod 600 {shown}"));
+    }
+    // With room for all of it, so that no copy of it is left behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(found.len() as usize + 1));
+    file.read_to_end(&mut bytes).map_err(cant)?;
+    Ok(bytes)
 }
 
 async fn printed(words: &[String]) -> Result<Zeroizing<Vec<u8>>, String> {
@@ -51,5 +77,33 @@ async fn printed(words: &[String]) -> Result<Zeroizing<Vec<u8>>, String> {
             Err(format!("isn't there: `{program}` ended with {}", output.status))
         }
         Ok(Ok(output)) => Ok(Zeroizing::new(output.stdout)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_root_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("root");
+        fs::write(&path, "hush\n").unwrap();
+        for (mode, is_fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)]
+        {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let read = from_file(&path);
+            assert_eq!(read.is_ok(), is_fine, "{mode:o}: {read:?}");
+            assert!(read.map_or_else(|why| why.contains("others can read"), |text| *text == *b"hush\n"));
+        }
+        assert!(from_file(&folder.path().join("none")).unwrap_err().contains("can't be read from"));
+    }
+
+    #[test]
+    fn a_path_that_is_not_absolute_is_refused() {
+        assert!(from_file(Path::new("ca")).unwrap_err().contains("no absolute path"));
     }
 }

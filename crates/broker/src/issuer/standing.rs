@@ -22,7 +22,7 @@ impl Issuer for Standing {
     fn mint<'a>(&'a self, _: &'a str, _: &'a Scope, _: SystemTime) -> Boxed<'a, Result<Minted, IssuerError>> {
         Box::pin(async move {
             let token = root::read(&self.config).await?;
-            Ok(Minted { parts: BTreeMap::from([("token", token)]), expires: None })
+            Ok(Minted { parts: BTreeMap::from([("token", token)]), expires: None, kept: None })
         })
     }
 

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 
 use super::host::Host;
 use super::stand_ins::InUse;
-use super::{Issuers, Refused};
+use super::timer::Timer;
+use super::{Issuers, Refused, template};
 use crate::config::{IssuerConfig, Kind};
 use crate::control::{Answer, Ask, Ended, Lease, Refusal, State};
 use crate::issuer::{self, Alive, Issuer, IssuerError, Minted};
@@ -38,6 +39,8 @@ pub(super) struct Tasks {
     journal: Journal,
     live: RefCell<BTreeMap<u64, Vec<Live>>>,
     in_use: RefCell<BTreeMap<u64, InUse>>,
+    /// The runs for which something is being minted, and whether their end came meanwhile.
+    preparing: RefCell<BTreeMap<u64, bool>>,
     pub(super) host: Rc<Host>,
 }
 
@@ -55,6 +58,21 @@ struct Live {
     open: Open,
     /// None for one that was found in the journal.
     minted: Option<Minted>,
+    /// For one whose issuer doesn't end it by itself.
+    timer: Option<Timer>,
+}
+
+impl Live {
+    /// Writes down what only its issuer knew, for after a crash, before anybody gets its value.
+    fn keep(&mut self) -> Result<(), Refused> {
+        let Some(minted) = &self.minted else { return Ok(()) };
+        let expires = minted.expires.map(seconds);
+        if minted.kept.is_none() && expires == self.entry.expires {
+            return Ok(());
+        }
+        (self.entry.kept, self.entry.expires) = (minted.kept.clone(), expires);
+        self.open.amend(&self.entry).map_err(|error| of_journal(&error))
+    }
 }
 
 impl Tasks {
@@ -64,8 +82,14 @@ impl Tasks {
             (config.name.clone(), Known { config, issuer })
         };
         let issuers = issuers.map(|issuers| issuers.into_iter().map(known).collect());
-        let journal = Journal::open(state)?;
-        Ok(Tasks { issuers, journal, live: RefCell::default(), in_use: RefCell::default(), host })
+        Ok(Tasks {
+            issuers,
+            journal: Journal::open(state)?,
+            live: RefCell::default(),
+            in_use: RefCell::default(),
+            preparing: RefCell::default(),
+            host,
+        })
     }
 
     /// What an issuer is for.
@@ -80,8 +104,24 @@ impl Tasks {
         })
     }
 
-    /// Mints what a run asks for, or nothing of it.
+    /// Mints what a run asks for, or nothing of it. What is minted after the run's end is ended at once.
     pub(super) async fn prepare(
+        &self,
+        task: u64,
+        run: &str,
+        asks: Vec<Ask>,
+    ) -> Result<(Vec<String>, Vec<Secret>, Vec<Lease>), Refused> {
+        self.preparing().insert(task, false);
+        let prepared = self.prepare_each(task, run, asks).await;
+        let has_ended = self.preparing().remove(&task).unwrap_or_default();
+        if has_ended && prepared.is_ok() {
+            self.end(task).await;
+            return Err(over());
+        }
+        prepared
+    }
+
+    async fn prepare_each(
         &self,
         task: u64,
         run: &str,
@@ -92,7 +132,10 @@ impl Tasks {
         self.in_use().insert(task, InUse::new(run));
         let (mut variables, mut secrets, mut leases) = (vec![], vec![], vec![]);
         for (ask, known) in asks.into_iter().zip(checked) {
-            match self.prepare_one(task, run, ask, known).await {
+            let has_ended = self.preparing().get(&task).copied().unwrap_or_default();
+            let prepared =
+                if has_ended { Err(over()) } else { self.prepare_one(task, run, ask, known).await };
+            match prepared {
                 Ok((delivered, lease)) => {
                     leases.extend(lease);
                     delivered.into_iter().for_each(|(name, value)| {
@@ -120,7 +163,10 @@ impl Tasks {
         if ask.in_requests.is_some() {
             let surrogate = self.stand_in(task, ask.clone(), known.clone()).await?;
             let parts = BTreeMap::from([("token", surrogate)]);
-            return Ok((deliveries(&ask, &known.config, Some(&Minted { parts, expires: None })), None));
+            return Ok((
+                deliveries(&ask, &known.config, Some(&Minted { parts, expires: None, kept: None })),
+                None,
+            ));
         }
         if known.config.kind == Kind::Static {
             return Err(Refused {
@@ -161,18 +207,19 @@ impl Tasks {
             handle,
             minted: seconds(now),
             expires: Some(seconds(until)),
+            kept: None,
         };
-        let open = self.journal.begin(&entry).map_err(|error| Refused {
-            kind: Refusal::Host,
-            message: format!("the journal of leases can't be written: {error}"),
-            fix: "see that there is room for it below the state folder, and that it is yours".to_owned(),
-        })?;
+        let open = self.journal.begin(&entry).map_err(|error| of_journal(&error))?;
         let minted = known.issuer.mint(&entry.handle, &ask.scope, until).await;
         let minted = match minted {
             Ok(minted) => minted,
+            Err(error) if error.left_nothing() => {
+                let _ = open.close(); // otherwise nothing is revoked once more
+                return Err(of_issuer(&error));
+            }
             Err(error) => {
                 // It may have been made all the same, where its answer was lost.
-                let live = Live { known: known.clone(), entry, open, minted: None };
+                let live = Live { known: known.clone(), entry, open, minted: None, timer: None };
                 self.live().entry(task).or_default().push(live);
                 return Err(of_issuer(&error));
             }
@@ -188,13 +235,19 @@ impl Tasks {
             is_weak: false,
             uses: None,
         };
-        let live = Live { known: known.clone(), entry, open, minted: Some(minted) };
+        let is_endless = minted.expires.is_none() && lease.can_revoke;
+        let timer = is_endless.then(|| Timer::start(until, known.issuer.clone(), entry.handle.clone()));
+        let mut live = Live { known: known.clone(), entry, open, minted: Some(minted), timer };
+        let kept = live.keep();
         self.live().entry(task).or_default().push(live);
-        Ok(lease)
+        kept.map(|()| lease)
     }
 
     /// Ends what a run holds; all of it at once.
     pub(super) async fn end(&self, task: u64) -> Vec<Ended> {
+        if let Some(has_ended) = self.preparing().get_mut(&task) {
+            *has_ended = true; // what is being minted just now is ended by who asked for it
+        }
         let began = Instant::now();
         let (mut ended, uses) = self.stop_using(task, began);
         let held = self.live().remove(&task).unwrap_or_default();
@@ -224,7 +277,12 @@ impl Tasks {
         let (mut held, mut ended) = (vec![], vec![]);
         for (entry, open) in orphans {
             match self.known(&entry.issuer) {
-                Ok(known) => held.push(Live { known, entry, open, minted: None }),
+                Ok(known) => {
+                    if let Some(kept) = &entry.kept {
+                        known.issuer.recall(&entry.handle, kept);
+                    }
+                    held.push(Live { known, entry, open, minted: None, timer: None });
+                }
                 Err(Refused { message, .. }) => {
                     let state = State::Unknown { why: message };
                     ended.push(Ended { run: entry.run.clone(), lease: described(&entry, true), state });
@@ -276,13 +334,17 @@ impl Tasks {
                 let message = format!("`{}` may not give `{field}` of `{beyond}`", ask.issuer);
                 return Err(refused(message, format!("it may give {}", allowed.join(", "))));
             }
-            let takes_one = matches!(known.config.kind, Kind::Postgres { .. });
-            if takes_one && values.len() > 1 {
+            if known.config.kind.takes_one(field) && values.len() > 1 {
                 let message = format!("`{}` gives one `{field}` at a time", ask.issuer);
                 return Err(refused(message, "ask for two credentials".to_owned()));
             }
         }
+        check_templates(ask, &known.config)?;
         Ok(known)
+    }
+
+    fn preparing(&self) -> RefMut<'_, BTreeMap<u64, bool>> {
+        self.preparing.borrow_mut()
     }
 
     fn live(&self) -> RefMut<'_, BTreeMap<u64, Vec<Live>>> {
@@ -305,7 +367,8 @@ async fn end_each(held: Vec<Live>, began: Instant) -> Vec<Ended> {
 }
 
 async fn end_one(live: Live, began: Instant) -> Ended {
-    let Live { known, entry, open, minted } = live;
+    let Live { known, entry, open, minted, timer } = live;
+    drop(timer); // it is ended now
     let can_revoke = known.issuer.can_revoke(&entry.handle);
     let state = match timeout(ENDING, revoke_and_look(&known, &entry, minted.as_ref())).await {
         Ok(Ok(Some(verified))) => State::Dead { after_us: began.elapsed().as_micros() as u64, verified },
@@ -354,6 +417,24 @@ fn described(entry: &Entry, can_revoke: bool) -> Lease {
         is_weak: false,
         uses: None,
     }
+}
+
+/// Whether each part that is to be delivered is one that its issuer mints.
+fn check_templates(ask: &Ask, config: &IssuerConfig) -> Result<(), Refused> {
+    let parts = config.kind.parts();
+    for (variable, template) in &ask.deliver {
+        if let Some(unknown) = template::unknown_part(template, parts) {
+            return Err(Refused {
+                kind: Refusal::Request,
+                message: format!(
+                    "`{variable}` is to have the part `{{{unknown}}}`, which no credential of `{}` has",
+                    ask.issuer
+                ),
+                fix: format!("its parts are {}", template::all_parts(parts)),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The variables of a credential: templates, with its parts in place of `{part}`. What is no part stays as it stands.
@@ -412,7 +493,7 @@ fn handle() -> io::Result<String> {
 
 /// The first four bytes of the hash of all that is secret of it.
 fn fingerprint(minted: &Minted) -> String {
-    let secret = minted.parts.iter().filter(|(name, _)| matches!(**name, "password" | "token"));
+    let secret = minted.parts.iter().filter(|(name, _)| matches!(**name, "key" | "password" | "token"));
     fingerprint_of(secret.map(|(_, value)| value.expose()))
 }
 
@@ -430,12 +511,33 @@ pub(super) fn host(message: String) -> Refused {
     Refused { kind: Refusal::Host, message, fix: "see what the kernel says of the state folder".to_owned() }
 }
 
+/// The refusal that nobody waits for any more.
+fn over() -> Refused {
+    Refused {
+        kind: Refusal::Host,
+        message: "the run ended before its credentials were there".to_owned(),
+        fix: "see why its issuer takes so long".to_owned(),
+    }
+}
+
+fn of_journal(error: &io::Error) -> Refused {
+    Refused {
+        kind: Refusal::Host,
+        message: format!("the journal of leases can't be written: {error}"),
+        fix: "see that there is room for it below the state folder, and that it is yours".to_owned(),
+    }
+}
+
 pub(super) fn of_issuer(error: &IssuerError) -> Refused {
     let (kind, fix) = match error {
         IssuerError::Root { .. } => (Refusal::Host, "mend its `root` in issuers.toml"),
-        IssuerError::Unreachable { .. } => {
+        IssuerError::Unreachable { .. } | IssuerError::Lost { .. } => {
             (Refusal::Upstream, "see whether it runs and can be reached from here")
         }
+        IssuerError::Unusable { .. } => (
+            Refusal::Upstream,
+            "have the helper print what is missing: docs/credentials.md says what it prints",
+        ),
         IssuerError::Refused { .. } => (
             Refusal::Upstream,
             "see that its root may mint this: `cofferdam credential test` says what is missing",

@@ -1,6 +1,8 @@
 //! `issuers.toml`: the operator's issuers, their roots and their ceilings. Only the broker reads it, and only if nobody
 //! else can.
 
+mod tables;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,6 +18,7 @@ use serde::Deserialize;
 use super::error::{FileError, Source};
 use super::text;
 use super::words::{At, Inject as InjectWord, Time};
+use tables::{RedisTable, RegistryTable, SshTable};
 
 /// The whole file: issuers by kind, and by the name that the operator gives them.
 #[derive(Debug, Default, Deserialize)]
@@ -25,6 +28,12 @@ struct IssuersFile {
     postgres: BTreeMap<String, PostgresTable>,
     #[serde(default)]
     exec: BTreeMap<String, ExecTable>,
+    #[serde(default)]
+    redis: BTreeMap<String, RedisTable>,
+    #[serde(default)]
+    ssh: BTreeMap<String, SshTable>,
+    #[serde(default)]
+    registry: BTreeMap<String, RegistryTable>,
     #[serde(default, rename = "static")]
     standing: BTreeMap<String, StaticTable>,
 }
@@ -72,7 +81,7 @@ struct StaticTable {
 #[serde(deny_unknown_fields, rename_all = "lowercase", expecting = "a table like { env = \"NAME\" }")]
 enum RootTable {
     Env(String),
-    File(PathBuf),
+    File(At<PathBuf>),
     Command(Vec<String>),
 }
 
@@ -136,6 +145,15 @@ fn parse(text: &str, source: &Source) -> Result<Vec<IssuerConfig>, FileError> {
         let inject = place(Some(&table.inject), table.header.as_ref(), table.user.as_ref(), source)?;
         let issuer = issuer(&name, Kind::Static, table.root, &table.hosts, table.max_ttl, source)?;
         issuers.push(IssuerConfig { inject, ..issuer });
+    }
+    for (name, table) in file.redis {
+        issuers.push(table.issuer(&name, source)?);
+    }
+    for (name, table) in file.ssh {
+        issuers.push(table.issuer(&name, source)?);
+    }
+    for (name, table) in file.registry {
+        issuers.push(table.issuer(&name, source)?);
     }
     Ok(issuers)
 }
@@ -206,7 +224,11 @@ fn issuer(
     }
     let root = match root {
         RootTable::Env(name) => Root::Env(name),
-        RootTable::File(path) => Root::File(path),
+        RootTable::File(path) if !path.value.is_absolute() => {
+            let message = format!("`{}` is no absolute path", path.value.display());
+            return Err(source.error(&path.span, &message, "this file", "write where it is from / on"));
+        }
+        RootTable::File(path) => Root::File(path.value),
         RootTable::Command(words) => Root::Command(words),
     };
     let hosts = hosts.iter().map(|host| host.value.clone()).collect();
@@ -233,14 +255,38 @@ mod tests {
         hosts = ["api.internal:443"]
         command = ["/usr/local/bin/mint"]
         scope = { path = ["a", "b"] }
+
+        [redis.main]
+        root = { env = "REDIS_MINTER" }
+        hosts = ["cache.internal:6379"]
+        keys = ["orders:*", "%R~prices:*"]
+        commands = ["get", "set"]
+
+        [ssh.build]
+        root = { file = "/etc/cofferdam/ssh_ca" }
+        hosts = ["build.internal:22"]
+        principals = ["deploy"]
+        commands = ["/usr/local/bin/deploy"]
+        sources = ["10.0.0.0/8"]
+        krl = ["/usr/local/bin/revoke"]
+        test = ["/usr/local/bin/is-taken"]
+
+        [registry.main]
+        root = { file = "/etc/cofferdam/registry.pem" }
+        hosts = ["registry.internal:443"]
+        issuer = "cofferdam"
+        service = "registry.internal"
+        repositories = ["shop/app"]
+        actions = ["pull"]
     "#;
 
     #[test]
     fn each_issuer_has_its_kind_in_its_name() {
         let issuers = parse(FILE, &Source::new("issuers.toml", FILE)).unwrap();
         let names: Vec<_> = issuers.iter().map(|issuer| issuer.name.as_str()).collect();
-        assert_eq!(names, ["postgres.main", "exec.vault"]);
+        assert_eq!(names, ["postgres.main", "exec.vault", "redis.main", "ssh.build", "registry.main"]);
         assert_eq!(issuers[0].max_ttl, Some(Duration::from_secs(900)));
+        assert_eq!(issuers[4].max_ttl, Some(Duration::from_secs(300)), "a registry's, where none is said");
         assert_eq!(issuers[1].root, Root::Command(["pass", "show", "vault"].map(str::to_owned).into()));
     }
 
@@ -251,6 +297,17 @@ mod tests {
             ("[oracle.a]\n", "oracle"),
             (&FILE.replace("db.internal:5432", "db.internal"), "no host with a port"),
             (&FILE.replace("env = \"ADMIN\"", "secret = \"hunter2\""), "secret"),
+            (&FILE.replace("\"get\"", "\"@all\""), "`@all` is a category"),
+            (&FILE.replace("orders:*", "a +@all"), "no pattern of keys"),
+            (&FILE.replace("10.0.0.0/8", "10.0.0.0/80"), "no network"),
+            (&FILE.replace("[\"deploy\"]", "[\"\"]"), "nothing that a certificate could be for"),
+            (&FILE.replace("test = [\"/usr", "# [\"/usr"), "nobody could see whether a certificate is dead"),
+            (&FILE.replace("krl = [\"/usr", "# [\"/usr"), "nothing could be revoked"),
+            (&FILE.replace("shop/app", "shop/*"), "no repository's name"),
+            (&FILE.replace("[\"pull\"]", "[\"*\"]"), "knows no `*`"),
+            (&FILE.replace("[\"pull\"]", "[\"pull\"]\nmax_ttl = \"6m\""), "may live 5 minutes at most"),
+            (&FILE.replace("[\"/usr/local/bin/revoke\"]", "[]"), "names no program"),
+            (&FILE.replace("env = \"ADMIN\"", "file = \"admin\""), "no absolute path"),
         ] {
             let error = parse(text, &Source::new("issuers.toml", text)).unwrap_err();
             assert!(unserved(&error).message.contains(says), "{}", unserved(&error).message);

@@ -1,0 +1,54 @@
+//! The operator's own programs, as more than one issuer calls them.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use cofferdam_core::secret::Secret;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::IssuerError;
+
+/// How long a helper may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The variable in which a helper finds the root.
+const ROOT: &str = "COFFERDAM_ROOT";
+
+/// Calls a program; gives how it ended, and what it printed.
+///
+/// # Errors
+///
+/// [`IssuerError::Unreachable`] if it couldn't be started, [`IssuerError::Lost`] if it didn't end within 10 s.
+pub(super) async fn call(
+    issuer: &str,
+    words: &[String],
+    root: Option<&Secret>,
+    input: &[u8],
+) -> Result<(ExitStatus, Zeroizing<Vec<u8>>), IssuerError> {
+    let unreachable = |why: String| IssuerError::Unreachable { issuer: issuer.to_owned(), why };
+    let lost = |why: String| IssuerError::Lost { issuer: issuer.to_owned(), why };
+    let [program, args @ ..] = words else {
+        return Err(unreachable("its table names no program to call".to_owned()));
+    };
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    if let Some(root) = root.and_then(|root| std::str::from_utf8(root.expose()).ok()) {
+        command.env(ROOT, root);
+    }
+    let mut child =
+        command.spawn().map_err(|error| unreachable(format!("can't call `{program}`: {error}")))?;
+    let whole = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            let _ = stdin.write_all(input).await; // it may not care
+        }
+        child.wait_with_output().await
+    };
+    match timeout(PATIENCE, whole).await {
+        Ok(Ok(output)) => Ok((output.status, Zeroizing::new(output.stdout))),
+        Ok(Err(error)) => Err(lost(format!("`{program}`: {error}"))),
+        Err(_) => Err(lost(format!("`{program}` had not ended after 10 s"))),
+    }
+}
