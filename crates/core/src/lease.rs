@@ -72,8 +72,9 @@ pub trait Held: Send + Sync {
     /// run's sandbox ([`handover`](crate::handover)). Once; none where no request carries one.
     fn take_way(&mut self) -> Option<OwnedFd>;
 
-    /// Revokes all of them and sees whether they are dead. The second time it says the same as the first.
-    fn end(&mut self) -> Boxed<'_, Vec<LeaseEnd>>;
+    /// Revokes all of them and sees whether they are dead. The program ended so long `before`. The second time it says
+    /// the same as the first.
+    fn end(&mut self, before: Duration) -> Boxed<'_, Vec<LeaseEnd>>;
 }
 
 /// A lease, and what became of it.
@@ -161,7 +162,7 @@ impl Held for NoneHeld {
         None
     }
 
-    fn end(&mut self) -> Boxed<'_, Vec<LeaseEnd>> {
+    fn end(&mut self, _: Duration) -> Boxed<'_, Vec<LeaseEnd>> {
         Box::pin(std::future::ready(vec![]))
     }
 }

@@ -382,7 +382,7 @@ impl<'a> Story<'a> {
         if !lacking.is_empty() && !weaken::is_any_off() {
             let fault = fault::of_weaker(&lacking);
             way_out::close_unused(outlet.as_ref()).await;
-            self.outcome.leases = leased.end().await;
+            self.outcome.leases = leased.end(Duration::ZERO).await;
             let halted = session.halt().await;
             if session.close().await.is_err() || halted.is_err() {
                 lock.leave_to_sweep();
@@ -454,7 +454,7 @@ impl<'a> Story<'a> {
         match backend.open(self.run, grant, Arc::clone(&outlet)).await {
             Ok(session) => Ok(Obtained { session, lock, outlet, leased }),
             Err(error) => {
-                self.outcome.leases = leased.end().await;
+                self.outcome.leases = leased.end(Duration::ZERO).await;
                 Err(match fault::of_backend(&error) {
                     // What the requester can mend, and nothing of it ran.
                     fault if fault.code.blame() == Blame::Request => Unopened::Refused(fault),
@@ -488,7 +488,8 @@ impl<'a> Story<'a> {
         };
         let halted = left.is_ok();
         stop_at("halted");
-        self.outcome.leases = leased.end().await;
+        let halting = ended.as_ref().map_or(Duration::ZERO, |ended| ended.halting);
+        self.outcome.leases = leased.end(closing.elapsed() + halting).await;
         if let (true, Ok(ended)) = (halted && held.collect, &ended)
             && !matches!(ended.cause, Cause::Backend(_) | Cause::Program(Ending::Lost, _))
         {

@@ -66,7 +66,7 @@ fn mitmproxy() -> Option<PathBuf> {
 }
 
 /// Builds a program for release, and gives its path.
-fn build(workspace: &Workspace, what: &[&str], name: &str) -> Result<PathBuf, Problem> {
+pub(super) fn build(workspace: &Workspace, what: &[&str], name: &str) -> Result<PathBuf, Problem> {
     let mut command = workspace.cargo();
     command.args(["build", "--release", "--quiet"]).args(what);
     let status = command.status().map_err(Problem::starting("cargo build"))?;
@@ -77,7 +77,7 @@ fn build(workspace: &Workspace, what: &[&str], name: &str) -> Result<PathBuf, Pr
 }
 
 /// The JSON that a program of ours prints.
-fn printed(command: &mut Command) -> Result<Value, Problem> {
+pub(super) fn printed(command: &mut Command) -> Result<Value, Problem> {
     let name = Path::new(command.get_program()).display().to_string();
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(Problem::starting(&name))?;
@@ -88,7 +88,7 @@ fn printed(command: &mut Command) -> Result<Value, Problem> {
 }
 
 /// The samples of a list of numbers; none if there aren't any.
-fn samples(value: &Value) -> Option<Samples> {
+pub(super) fn samples(value: &Value) -> Option<Samples> {
     let numbers: Option<Vec<f64>> = value.as_array()?.iter().map(Value::as_f64).collect();
     numbers.filter(|numbers| !numbers.is_empty()).map(Samples::new)
 }

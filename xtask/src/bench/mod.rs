@@ -5,6 +5,7 @@
 //! | `start` | a fresh Python in a sandbox, against no sandbox, bubblewrap and runc |
 //! | `batch` | forty snippets in one batch, against forty runs of bubblewrap |
 //! | `daily` | a workspace, and no root, against a plain start as root |
+//! | `credentials` | how soon a credential is dead after its run, and what swapping one costs |
 //! | `egress` | what a way out costs who uses it and who doesn't, against none and mitmproxy |
 //! | `contender` | how each of those is started, and the proof that it did what it should |
 //! | `memory` | what a sandbox's own processes cost in memory |
@@ -18,6 +19,7 @@
 
 mod batch;
 mod contender;
+mod credentials;
 mod daily;
 mod egress;
 mod gate;
@@ -40,8 +42,14 @@ use gate::Limits;
 /// The file with the gates, below the workspace's root.
 pub(crate) const LIMITS: &str = "limits.json";
 
-const BENCHMARKS: &[Benchmark] =
-    &[batch::BENCHMARK, daily::BENCHMARK, egress::BENCHMARK, start::BENCHMARK, wasm::BENCHMARK];
+const BENCHMARKS: &[Benchmark] = &[
+    batch::BENCHMARK,
+    credentials::BENCHMARK,
+    daily::BENCHMARK,
+    egress::BENCHMARK,
+    start::BENCHMARK,
+    wasm::BENCHMARK,
+];
 
 /// One thing that can be measured.
 struct Benchmark {

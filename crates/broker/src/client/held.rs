@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cofferdam_core::audit::Event;
 use cofferdam_core::backend::Boxed;
-use cofferdam_core::lease::{Held, LeaseEnd};
+use cofferdam_core::lease::{Held, LeaseEnd, LeaseState};
 use cofferdam_core::outcome::{Fault, FaultCode};
 use tokio::time::timeout;
 
@@ -45,10 +45,10 @@ impl Ending {
         Ok(())
     }
 
-    async fn end_once(&self) -> Vec<LeaseEnd> {
+    async fn end_once(&self, before: Duration) -> Vec<LeaseEnd> {
         let answer = timeout(ENDING, self.running.ask(ToBroker::End { task: self.task })).await;
         self.running.forget(self.task);
-        let ended = match answer {
+        let ended: Vec<LeaseEnd> = match answer {
             Ok(Ok((Answer::Ended { leases }, _))) if self.are_all_of(&leases) => {
                 leases.into_iter().map(of_ended).collect()
             }
@@ -56,6 +56,7 @@ impl Ending {
             Ok(Err(_)) => self.unknown("the broker was lost"),
             Err(_) => self.unknown("the broker gave no answer for 20 s"),
         };
+        let ended: Vec<_> = ended.into_iter().map(|lease| later(lease, before)).collect();
         for lease in &ended {
             let _ = self.heard.sink.record(Event::LeaseRevoked(Box::new(lease.clone()))).await; // the Outcome has it too
         }
@@ -81,6 +82,14 @@ impl Ending {
     }
 }
 
+/// A lease's end, seen from the end of the program, which was so long before that of the lease began.
+fn later(mut lease: LeaseEnd, before: Duration) -> LeaseEnd {
+    if let LeaseState::Dead { after, .. } = &mut lease.state {
+        *after += before;
+    }
+    lease
+}
+
 impl Drop for Ending {
     fn drop(&mut self) {
         if self.ended.is_none() {
@@ -95,10 +104,10 @@ impl Held for Ending {
         self.way.take()
     }
 
-    fn end(&mut self) -> Boxed<'_, Vec<LeaseEnd>> {
+    fn end(&mut self, before: Duration) -> Boxed<'_, Vec<LeaseEnd>> {
         Box::pin(async move {
             if self.ended.is_none() {
-                let ended = self.end_once().await;
+                let ended = self.end_once(before).await;
                 self.ended = Some(ended);
             }
             self.ended.clone().unwrap_or_default()
@@ -114,7 +123,7 @@ impl Held for NoneHeld {
         None
     }
 
-    fn end(&mut self) -> Boxed<'_, Vec<LeaseEnd>> {
+    fn end(&mut self, _: Duration) -> Boxed<'_, Vec<LeaseEnd>> {
         Box::pin(std::future::ready(vec![]))
     }
 }

@@ -9,8 +9,8 @@ use cofferdam_testkit::host::{eventually, processes_with};
 use cofferdam_testkit::product::{Product, Ran, finish, start, wait};
 use serde_json::{Value, json};
 
-use crate::postgres::{Server, programs};
 use crate::{ordinary, product};
+use cofferdam_testkit::servers::postgres::{Server, programs};
 
 /// The credential that is asked for.
 const READERS: &str = "db=postgres.main:template=readers,database=shop";

@@ -19,7 +19,6 @@ mod limits;
 mod openssh;
 mod operator;
 mod outcome;
-mod postgres;
 mod redis;
 mod refusals;
 mod registry;

@@ -206,7 +206,7 @@ impl Sandbox {
             })
             .unwrap();
         let log: Arc<Log> = Arc::default();
-        outlet.record(&run, log.clone());
+        outlet.record(&run, log.clone(), None);
         Sandbox { _launched: launched, control, outlet, log }
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cofferdam_core::audit::{AuditError, AuditSink, Event};
 use cofferdam_core::backend::Boxed;
@@ -36,9 +37,9 @@ impl Leased {
         self.held.take_way()
     }
 
-    /// Ends all of it, the first time; says each time what came of it.
-    pub(super) async fn end(&mut self) -> Vec<LeaseEnd> {
-        self.held.end().await
+    /// Ends all of it, the first time; says each time what came of it. The program ended so long `before`.
+    pub(super) async fn end(&mut self, before: Duration) -> Vec<LeaseEnd> {
+        self.held.end(before).await
     }
 }
 

@@ -2,6 +2,7 @@
 //! possible, and gone with the test.
 
 pub mod openssh;
+pub mod postgres;
 pub mod redis;
 pub mod registry;
 

@@ -3,7 +3,7 @@
 use cofferdam_testkit::origins::Share;
 
 use super::{for_each_user, this_test};
-use crate::postgres::{Server, programs};
+use cofferdam_testkit::servers::postgres::{Server, programs};
 
 #[test]
 fn psql() {

@@ -72,7 +72,7 @@ fn a_sandbox_that_is_used_again_has_a_budget_and_a_log_of_its_own_each_time() {
     let mut between = sandbox.connect_to((ip, 80).into()).unwrap();
     between.write_all(get("api.test", "/between").as_bytes()).unwrap();
     let log: Arc<Log> = Arc::default();
-    sandbox.outlet.record(&RunId::new(2, [7; 10]), log.clone());
+    sandbox.outlet.record(&RunId::new(2, [7; 10]), log.clone(), None);
     assert!(matches!(between.read(&mut [0; 1]), Ok(0) | Err(_)));
     assert_eq!(request("/3").status(), 200, "the budget begins anew");
     assert_eq!(sandbox.cut().denials.counts().len(), 0);

@@ -1,22 +1,23 @@
-//! A PostgreSQL of a test's own: a real server, run by somebody who has no name, gone with the test.
+//! A PostgreSQL: its databases are empty but for a shop, if that is asked for.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use cofferdam_testkit::host::{eventually, is_root};
-use cofferdam_testkit::product::{Ran, finish};
+use crate::host::{eventually, is_root};
+use crate::product::{Ran, finish};
 
 /// The newest PostgreSQL that is installed.
-pub(crate) fn programs() -> Option<PathBuf> {
+#[must_use]
+pub fn programs() -> Option<PathBuf> {
     let versions =
         std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path().join("bin"));
     versions.filter(|path| path.join("postgres").exists() && path.join("psql").exists()).max()
 }
 
 /// A server, which ends with this.
-pub(crate) struct Server {
+pub struct Server {
     folder: tempfile::TempDir,
     child: Child,
     programs: PathBuf,
@@ -31,12 +32,14 @@ const ROOT_PASSWORD: &str = "the-roots-own";
 
 impl Server {
     /// One that listens on a Unix socket alone and trusts whoever asks.
-    pub(crate) fn start(programs: &Path) -> Server {
+    #[must_use]
+    pub fn start(programs: &Path) -> Server {
         Server::with(programs, &["-A", "trust"], None)
     }
 
     /// One that listens on this machine's loopback too and wants passwords there.
-    pub(crate) fn with_passwords(programs: &Path) -> Server {
+    #[must_use]
+    pub fn with_passwords(programs: &Path) -> Server {
         // Free now, and nobody else's by chance until it is taken.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         Server::with(programs, &["--auth-local=trust", "--auth-host=scram-sha-256"], Some(port))
@@ -80,22 +83,26 @@ impl Server {
     }
 
     /// Its socket on this machine.
-    pub(crate) fn socket(&self) -> PathBuf {
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join(format!(".s.PGSQL.{}", self.port.unwrap_or(5432)))
     }
 
     /// The port on the loopback.
-    pub(crate) fn port(&self) -> u16 {
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port.unwrap()
     }
 
     /// What it has written down, all statements among it.
-    pub(crate) fn log(&self) -> String {
+    #[must_use]
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
     /// Has its root ask something of a database.
-    pub(crate) fn ask(&self, database: &str, statement: &str) -> Ran {
+    #[must_use]
+    pub fn ask(&self, database: &str, statement: &str) -> Ran {
         let mut psql = Command::new(self.programs.join("psql"));
         psql.arg("-h").arg(self.folder.path()).args(["-U", "postgres", "-d", database, "-Atc", statement]);
         psql.args(["-p", &self.port.unwrap_or(5432).to_string()]);
@@ -103,7 +110,8 @@ impl Server {
     }
 
     /// Logs in over the loopback as somebody with a password, as whoever kept it would.
-    pub(crate) fn log_in(&self, user: &str, password: &str, database: &str) -> Ran {
+    #[must_use]
+    pub fn log_in(&self, user: &str, password: &str, database: &str) -> Ran {
         let mut psql = Command::new(self.programs.join("psql"));
         psql.args(["-h", "127.0.0.1", "-p", &self.port().to_string(), "-U", user, "-d", database]);
         psql.args(["-Atc", "select 1"]).env("PGPASSWORD", password);
@@ -112,7 +120,8 @@ impl Server {
 
     /// A database with two tables, a template that may read one of them, and who mints members of it. Gives the
     /// root's address.
-    pub(crate) fn with_a_shop(&self) -> String {
+    #[must_use]
+    pub fn with_a_shop(&self) -> String {
         assert_eq!(self.ask("postgres", "create database shop").code, 0);
         let made = self.ask(
             "shop",
@@ -129,7 +138,8 @@ impl Server {
     }
 
     /// The roles that were minted and are there.
-    pub(crate) fn minted(&self) -> Vec<String> {
+    #[must_use]
+    pub fn minted(&self) -> Vec<String> {
         let roles = self.ask("postgres", "select rolname from pg_roles where rolname like 'cofferdam\\_%'");
         roles.stdout.lines().map(str::to_owned).collect()
     }
