@@ -253,6 +253,9 @@ impl<R: Run + 'static> Carrying<R> {
     async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<Body>, DenialCode> {
         let is_ours = |surrogate: &str| self.run.is_ours(surrogate);
         let carries = self.stand_in.request(&self.permit, &request, is_ours)?;
+        if !ends_in_one_way(request.headers()) {
+            return Err(DenialCode::InvalidAuthority);
+        }
         about_this_connection(request.headers_mut());
         request.headers_mut().remove(PROXY_AUTHORIZATION);
         let kept = match carries {
@@ -334,6 +337,12 @@ fn about_this_connection(headers: &mut HeaderMap) {
     for name in ITS {
         headers.remove(name);
     }
+}
+
+/// Whether a request says at most once where it ends: the proxy passes on no other, and a host might read it in two ways.
+fn ends_in_one_way(headers: &HeaderMap) -> bool {
+    let count = |name: HeaderName| headers.get_all(name).iter().count();
+    count(CONTENT_LENGTH) + count(TRANSFER_ENCODING) <= 1
 }
 
 /// A refusal, for the proxy: it says the rest.
