@@ -46,6 +46,8 @@ controls! {
     Environment = "environment",
     /// No ceiling on the number of files.
     Files = "files",
+    /// What may be a credential that isn't the run's goes to a host that has one of the run's.
+    ForeignCredential = "foreign-credential",
     /// No seccomp filter.
     Filter = "filter",
     /// A seccomp filter that was compiled from nothing: a vulnerability on purpose.
@@ -62,6 +64,8 @@ controls! {
     IpcNamespace = "ipc-namespace",
     /// No Landlock.
     Landlock = "landlock",
+    /// What stands for a credential is taken after its time.
+    LeaseEnd = "lease-end",
     /// Collecting follows links.
     Links = "links",
     /// Kernel surfaces in `/proc` and `/sys` aren't covered.
@@ -86,6 +90,10 @@ controls! {
     RuleMatch = "rule-match",
     /// The server name of a handshake isn't held against its connection's.
     SniCheck = "sni-check",
+    /// A program gets the secret itself and nothing that stands for it.
+    Surrogate = "surrogate",
+    /// Nobody sees what stands for a credential where it doesn't belong.
+    SurrogatePlace = "surrogate-place",
     /// The deadline comes 20 s late, so that what nothing else ends comes to an end all the same.
     Timeout = "timeout",
     /// No user namespace: the ids inside are the host's.

@@ -9,6 +9,7 @@ use cofferdam_core::egress::{Authority, DenialCode, Host, Rules};
 use cofferdam_core::policy::{HostPattern, NetworkRule};
 use cofferdam_core::secret::Secret;
 use cofferdam_core::surrogate;
+use cofferdam_core::weaken::{self, Control};
 use tokio::sync::{OnceCell, watch};
 
 use super::Refused;
@@ -62,7 +63,12 @@ impl Tasks {
         };
         let random = cofferdam_sys::fd::random_bytes();
         let random = random.map_err(|error| host(format!("there is no randomness: {error}")))?;
-        let surrogate = surrogate::of(read.as_ref().map_or("", prefix), &random);
+        let surrogate = match &read {
+            Some(secret) if weaken::is_off(Control::Surrogate) => {
+                String::from_utf8_lossy(secret.expose()).into_owned()
+            }
+            read => surrogate::of(read.as_ref().map_or("", prefix), &random),
+        };
         let hosts = known.config.hosts.iter().filter_map(|host| Authority::parse(host.as_bytes()).ok());
         let now = SystemTime::now();
         let most = known.config.max_ttl.unwrap_or(Duration::MAX);

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use cofferdam_core::egress::DenialCode;
 use cofferdam_core::secret::Secret;
 use cofferdam_core::surrogate;
+use cofferdam_core::weaken::{self, Control};
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use zeroize::Zeroizing;
@@ -86,6 +87,7 @@ pub(crate) fn judge(
             Some(found) if found == surrogate => carries = Carries::Surrogate,
             Some(found) if is_ours(found) => return Err(DenialCode::CredentialWrongHost),
             _ if holds(value.as_bytes(), surrogate) => return Err(DenialCode::CredentialWrongPlace),
+            _ if weaken::is_off(Control::ForeignCredential) => {}
             _ => return Err(DenialCode::ForeignCredential),
         }
         if values.next().is_some() {
@@ -99,8 +101,10 @@ pub(crate) fn judge(
     {
         return Err(DenialCode::CredentialWrongPlace);
     }
-    let is_foreign = |name: &HeaderName| *name == AUTHORIZATION || CREDENTIAL_HEADERS.contains(name);
-    if elsewhere().any(|(name, _)| is_foreign(name)) || has_credential(uri.query().unwrap_or_default()) {
+    let is_its = |name: &HeaderName| *name == AUTHORIZATION || CREDENTIAL_HEADERS.contains(name);
+    let is_foreign =
+        elsewhere().any(|(name, _)| is_its(name)) || has_credential(uri.query().unwrap_or_default());
+    if is_foreign && !weaken::is_off(Control::ForeignCredential) {
         return Err(DenialCode::ForeignCredential);
     }
     Ok(carries)
