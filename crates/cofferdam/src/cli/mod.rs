@@ -239,6 +239,9 @@ pub(crate) const PROXY: &str = "egress";
 /// The subcommand of the broker: `clap`'s name of [`Command::Broker`].
 pub(crate) const BROKER: &str = "broker";
 
+/// An identity for a run that begins now.
+pub(crate) use run::new_run;
+
 /// Serves whoever started us: it alone reads the operator's issuers.
 fn broker() -> u8 {
     let state =
