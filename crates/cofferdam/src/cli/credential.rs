@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
 use cofferdam_broker::client::{LONGEST_END, Orphaned};
@@ -147,8 +147,10 @@ fn in_words(lease: &MayLive) -> String {
     format!("{run}  {name} ({issuer}{scope}), minted {}, {expires}, {whose}", time(*minted))
 }
 
+/// RFC 3339 in UTC, which has no year after 9999.
 fn time(time: SystemTime) -> String {
-    humantime::format_rfc3339_seconds(time).to_string()
+    let last = UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_seconds(time.clamp(UNIX_EPOCH, last)).to_string()
 }
 
 /// Text on one line, harmless to a terminal.
@@ -262,8 +264,6 @@ fn revoke(state: &Path, run: &str, name: Option<&str>, out: &mut dyn Write) -> R
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
-
     use super::*;
 
     fn lease() -> MayLive {
