@@ -25,13 +25,23 @@ use cofferdam_core::policy::{CredentialRule, NetworkRule, Protocol};
 use cofferdam_core::secret::{Secret, SecretVariable};
 use tokio::time::timeout;
 
-use crate::control::{Answer, Ask, Ended, InRequests, Lease, Refusal, RuleText, State, ToBroker};
+use crate::control::{Answer, Ask, Ended, InRequests, Lease, Refusal, RuleText, State, ToBroker, Whose};
+use crate::trial::Tested;
 use held::{Ending, NoneHeld};
 use running::{Heard, Running};
 
 /// How long the broker may take to prepare, and to end: longer than each issuer may.
 const PREPARING: Duration = Duration::from_secs(60);
 const ENDING: Duration = Duration::from_secs(20);
+
+/// How long a sweep may wait for each lease at most: as the broker does where a run ends.
+pub const LONGEST_END: Duration = Duration::from_secs(15);
+
+/// What the broker may take beyond that, to start and to answer.
+const STARTING: Duration = Duration::from_secs(3);
+
+/// How long it may take to try issuers: longer than a root, a mint, a try and an end together.
+const TESTING: Duration = Duration::from_secs(120);
 
 /// The program that is the broker: it calls [`process::main`](crate::process::main).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +63,15 @@ pub struct Description {
     pub variables: Vec<(String, String)>,
     /// Whether its credentials stand in requests, and a program gets a surrogate.
     pub stands_in_requests: bool,
+}
+
+/// Which of what nobody is responsible for; by default all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orphaned {
+    /// Of this run alone.
+    pub run: Option<String>,
+    /// By this name alone.
+    pub name: Option<String>,
 }
 
 /// The broker, which is started by the first that needs it.
@@ -85,16 +104,50 @@ impl Broker {
         }
     }
 
-    /// Revokes what no living process is responsible for. Each with the run that it was for.
+    /// Revokes what no living process is responsible for, and gives what became of it, each with the run that it was
+    /// for. `record` writes down what has ended: it isn't forgotten before all of that is written, so that whoever is
+    /// killed in between leaves it to the next command.
     ///
     /// # Errors
     ///
     /// A [`Fault`] if there is no broker, or it can't.
-    pub async fn sweep(&self) -> Result<Vec<(String, LeaseEnd)>, Fault> {
-        match self.ask(ToBroker::Sweep, ENDING).await?.0 {
+    pub async fn sweep(
+        &self,
+        which: &Orphaned,
+        patience: Duration,
+        mut record: impl FnMut(&str, &LeaseEnd) -> bool,
+    ) -> Result<Vec<(String, LeaseEnd)>, Fault> {
+        let patience = patience.min(LONGEST_END);
+        let Orphaned { run, name } = which.clone();
+        let within_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let asked = ToBroker::Sweep(Whose { run, name, within_ms });
+        let ended: Vec<_> = match self.ask(asked, patience + STARTING).await?.0 {
             Answer::Ended { leases } => {
-                Ok(leases.into_iter().map(|ended| (ended.run.clone(), of_ended(ended))).collect())
+                leases.into_iter().map(|ended| (ended.run.clone(), of_ended(ended))).collect()
             }
+            other => return Err(of_answer(other)),
+        };
+        let has_ended = |(_, lease): &&(String, LeaseEnd)| !matches!(lease.state, LeaseState::Unknown { .. });
+        let mut is_written = true;
+        for (run, lease) in ended.iter().filter(has_ended) {
+            is_written &= record(run, lease);
+        }
+        if is_written {
+            self.ask(ToBroker::Swept, ENDING).await?;
+        }
+        Ok(ended)
+    }
+
+    /// Mints from each issuer or from one, and sees that what it minted works and that it dies. `run` is whose it is
+    /// meanwhile: by that name it is found if the broker is killed.
+    ///
+    /// # Errors
+    ///
+    /// A [`Fault`] if there is no such issuer, the operator's file is wrong, or there is no broker.
+    pub async fn test(&self, run: &RunId, issuer: Option<&str>) -> Result<Vec<Tested>, Fault> {
+        let asked = ToBroker::Test { run: run.to_string(), issuer: issuer.map(str::to_owned) };
+        match self.ask(asked, TESTING).await?.0 {
+            Answer::Tested { issuers } => Ok(issuers),
             other => Err(of_answer(other)),
         }
     }

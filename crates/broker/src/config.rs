@@ -8,6 +8,8 @@ use std::time::Duration;
 
 pub use unfit::Unfit;
 
+use crate::trial::Finding;
+
 /// An issuer: who mints, for which hosts, and how much at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerConfig {
@@ -60,6 +62,27 @@ pub enum Root {
     File(PathBuf),
     /// In what a program prints, which is called with these words.
     Command(Vec<String>),
+}
+
+impl Root {
+    /// Where it is, in words.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self {
+            Root::Env(name) => format!("the variable {name}"),
+            Root::File(path) => path.display().to_string(),
+            Root::Command(words) => format!("what `{}` prints", words.first().map_or("", String::as_str)),
+        }
+    }
+
+    /// Looks whether it is where it should be, without reading it.
+    ///
+    /// # Errors
+    ///
+    /// A [`Finding`], whose message is a clause about the root.
+    pub fn look(&self) -> Result<(), Finding> {
+        crate::issuer::root::look(self)
+    }
 }
 
 /// What an issuer mints, and its ceiling. A request has to name one of each list.

@@ -12,6 +12,8 @@ use cofferdam_core::secret::Secret;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::trial::Tested;
+
 /// The longest message, and the longest secret.
 const MOST_BYTES: usize = 1 << 20;
 
@@ -27,10 +29,25 @@ pub(crate) enum ToBroker {
     Prepare { task: u64, run: String, asks: Vec<Ask> },
     /// Revoke all that a run holds, and see whether it is dead.
     End { task: u64 },
-    /// Revoke what nobody is responsible for.
-    Sweep,
+    /// Revoke what nobody is responsible for, and forget none of it yet.
+    Sweep(Whose),
+    /// What the sweep saw dead is written down, so that it may be forgotten.
+    Swept,
+    /// Mint from each issuer, or from one, and see that it works and that it dies. `run` is whose it is meanwhile.
+    Test { run: String, issuer: Option<String> },
     /// Whether something that happened is written down. It has no answer.
     Written { event: u64, is_written: bool },
+}
+
+/// Which of what nobody is responsible for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Whose {
+    /// The run; none for any.
+    pub(crate) run: Option<String>,
+    /// The credential's name; none for any.
+    pub(crate) name: Option<String>,
+    /// How long each may take to be revoked and seen dead, in milliseconds.
+    pub(crate) within_ms: u64,
 }
 
 /// A credential that is asked for.
@@ -82,6 +99,9 @@ pub(crate) enum Answer {
     },
     Ended {
         leases: Vec<Ended>,
+    },
+    Tested {
+        issuers: Vec<Tested>,
     },
     /// Nobody asked: something happened to a run's credentials. The number of its message is zero.
     Happened {

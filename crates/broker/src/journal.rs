@@ -12,6 +12,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -95,15 +96,15 @@ impl Journal {
         Ok(Open { path, file })
     }
 
-    /// The entries that no living process is responsible for; this one is from now on.
+    /// The entries that no living process is responsible for; this one is from now on for those that are `wanted`.
     ///
     /// # Errors
     ///
     /// What the kernel said of the folder. An entry that can't be read is left out.
-    pub(crate) fn orphans(&self) -> io::Result<Vec<(Entry, Open)>> {
+    pub(crate) fn orphans(&self, wanted: impl Fn(&Entry) -> bool) -> io::Result<Vec<(Entry, Open)>> {
         let mut found = vec![];
         for path in entries(&self.folder)? {
-            found.extend(take(path).ok().flatten());
+            found.extend(take(path).ok().flatten().filter(|(entry, _)| wanted(entry)));
         }
         Ok(found)
     }
@@ -141,12 +142,16 @@ fn take(path: PathBuf) -> io::Result<Option<(Entry, Open)>> {
     }
     let mut text = vec![];
     file.read_to_end(&mut text)?;
-    let lines = serde_json::Deserializer::from_slice(&text).into_iter::<Entry>();
-    match lines.map_while(Result::ok).last() {
+    match last(&text) {
         Some(entry) => Ok(Some((entry, Open { path, file }))),
         // It was being written when its process died, so nothing was asked for.
         None => fs::remove_file(&path).map(|()| None),
     }
+}
+
+/// The last line of an entry that is whole.
+fn last(text: &[u8]) -> Option<Entry> {
+    serde_json::Deserializer::from_slice(text).into_iter::<Entry>().map_while(Result::ok).last()
 }
 
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -167,6 +172,61 @@ impl Orphans {
             File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
         };
         entries(&state.join("leases")).is_ok_and(|paths| paths.iter().any(is_free))
+    }
+}
+
+/// A lease that may live, as the journal has it: it was asked for, and nobody has seen it dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MayLive {
+    /// The run that it is for.
+    pub run: String,
+    /// The credential's name.
+    pub name: String,
+    /// Who mints it.
+    pub issuer: String,
+    /// What it may do.
+    pub scope: BTreeMap<String, Vec<String>>,
+    /// When it was asked for.
+    pub minted: SystemTime,
+    /// When it ends by itself; none where its issuer has no such thing.
+    pub expires: Option<SystemTime>,
+    /// Whether a living process is responsible for it. If none is, the next command revokes it.
+    pub is_held: bool,
+}
+
+impl MayLive {
+    /// All of them, the oldest first. No broker is started.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of the folder. One that was closed meanwhile is left out.
+    pub fn all(state: &Path) -> io::Result<Vec<MayLive>> {
+        let paths = match entries(&state.join("leases")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]), // nothing was ever minted
+            paths => paths?,
+        };
+        let mut all: Vec<_> = paths.iter().filter_map(|path| MayLive::read(path).ok().flatten()).collect();
+        all.sort_by(|one, other| {
+            (one.minted, &one.run, &one.name).cmp(&(other.minted, &other.run, &other.name))
+        });
+        Ok(all)
+    }
+
+    fn read(path: &Path) -> io::Result<Option<MayLive>> {
+        let mut file = File::open(path)?;
+        let mut text = vec![];
+        file.read_to_end(&mut text)?;
+        let is_held = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+        let time = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        Ok(last(&text).map(|entry| MayLive {
+            run: entry.run,
+            name: entry.name,
+            issuer: entry.issuer,
+            scope: entry.scope,
+            minted: time(entry.minted),
+            expires: entry.expires.map(time),
+            is_held,
+        }))
     }
 }
 
@@ -193,16 +253,38 @@ mod tests {
         assert!(!Orphans::are_there(state.path()), "there is no folder yet");
         let journal = Journal::open(state.path()).unwrap();
         let open = journal.begin(&entry("one")).unwrap();
-        assert!(!Orphans::are_there(state.path()) && journal.orphans().unwrap().is_empty());
+        assert!(!Orphans::are_there(state.path()) && journal.orphans(|_| true).unwrap().is_empty());
         drop(open);
         assert!(Orphans::are_there(state.path()));
-        let orphans = journal.orphans().unwrap();
+        let orphans = journal.orphans(|_| true).unwrap();
         assert_eq!(orphans.iter().map(|(entry, _)| entry.clone()).collect::<Vec<_>>(), [entry("one")]);
-        assert!(journal.orphans().unwrap().is_empty(), "it is somebody's now");
+        assert!(journal.orphans(|_| true).unwrap().is_empty(), "it is somebody's now");
         for (_, open) in orphans {
             open.close().unwrap();
         }
         assert!(!Orphans::are_there(state.path()));
+    }
+
+    #[test]
+    fn who_looks_sees_whose_it_is_and_takes_nothing() {
+        let state = tempfile::tempdir().unwrap();
+        assert_eq!(MayLive::all(state.path()).unwrap(), []);
+        assert!(!state.path().join("leases").exists(), "looking makes no folder");
+        let journal = Journal::open(state.path()).unwrap();
+        let held = journal.begin(&entry("one")).unwrap();
+        drop(journal.begin(&Entry { name: "older".into(), minted: 1, ..entry("two") }).unwrap());
+        fs::write(journal.folder.join("half.json"), b"{\"run\":").unwrap();
+        let seen = || -> Vec<_> {
+            let all = MayLive::all(state.path()).unwrap();
+            all.into_iter().map(|lease| (lease.name, lease.is_held)).collect()
+        };
+        assert_eq!(seen(), [("older".to_owned(), false), ("orders".to_owned(), true)]);
+        assert_eq!(MayLive::all(state.path()).unwrap()[1].expires, Some(UNIX_EPOCH + Duration::from_secs(8)));
+        assert!(journal.orphans(|entry| entry.name == "orders").unwrap().is_empty(), "it is somebody's");
+        let orphans = journal.orphans(|entry| entry.name == "older").unwrap();
+        assert_eq!(orphans.len(), 1, "what wasn't wanted before is nobody's still");
+        held.close().unwrap();
+        assert_eq!(seen(), [("older".to_owned(), true)]);
     }
 
     #[test]
@@ -211,7 +293,7 @@ mod tests {
         let journal = Journal::open(state.path()).unwrap();
         let path = journal.folder.join("half.json");
         fs::write(&path, b"{\"run\":").unwrap();
-        assert!(journal.orphans().unwrap().is_empty() && !path.exists());
+        assert!(journal.orphans(|_| true).unwrap().is_empty() && !path.exists());
     }
 
     #[test]
@@ -229,7 +311,7 @@ mod tests {
             [(whole.len(), &amended), (whole.len() - 9, &entry("one")), (first, &entry("one"))]
         {
             fs::write(&path, &whole[..length]).unwrap();
-            let orphans = journal.orphans().unwrap();
+            let orphans = journal.orphans(|_| true).unwrap();
             assert_eq!(orphans.iter().map(|(entry, _)| entry).collect::<Vec<_>>(), [expected], "{length}");
         }
     }

@@ -3,15 +3,18 @@
 //! revoked.
 //!
 //! - `tasks` has the leases of the runs that it serves, `stand_ins` what of them requests carry.
+//! - `orphans` are those of runs that nobody serves any more; `trials` mint to see whether an issuer does what it should.
 //! - `host` is how it tells what happens; over its standard output come the ways by which proxies reach it (`ways`).
 
 mod host;
+mod orphans;
 mod stand_ins;
 mod tasks;
 mod template;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod trials;
 mod ways;
 
 use std::io;
@@ -110,10 +113,18 @@ async fn answer(tasks: &Rc<Tasks>, message: ToBroker) -> (Answer, Vec<Secret>) {
             Err(refusal) => (refused(refusal), vec![]),
         },
         ToBroker::End { task } => (Answer::Ended { leases: tasks.end(task).await }, vec![]),
-        ToBroker::Sweep => match tasks.sweep().await {
-            Ok(leases) => (Answer::Ended { leases }, vec![]),
-            Err(refusal) => (refused(refusal), vec![]),
-        },
+        ToBroker::Sweep(whose) => {
+            let swept = tasks.sweep(&whose).await;
+            (swept.map_or_else(refused, |leases| Answer::Ended { leases }), vec![])
+        }
+        ToBroker::Swept => {
+            tasks.forget_swept();
+            (Answer::Ended { leases: vec![] }, vec![])
+        }
+        ToBroker::Test { run, issuer } => {
+            let tested = trials::all(tasks, &run, issuer.as_deref()).await;
+            (tested.map_or_else(refused, |issuers| Answer::Tested { issuers }), vec![])
+        }
         ToBroker::Written { .. } => (Answer::Ended { leases: vec![] }, vec![]), // taken before
     }
 }

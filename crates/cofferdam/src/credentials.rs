@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cofferdam_broker::Orphans;
-use cofferdam_broker::client::{Broker, BrokerProgram, Brokered, Wanted};
+use cofferdam_broker::client::{Broker, BrokerProgram, Brokered, LONGEST_END, Orphaned, Wanted};
+use cofferdam_broker::{Orphans, Tested};
+use cofferdam_core::audit::{AuditSink, Event};
 use cofferdam_core::egress::Authority;
 use cofferdam_core::lease::{LeaseEnd, LeaseState, Leases};
-use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_core::outcome::{Fault, FaultCode, RunId};
 use cofferdam_core::policy::{CredentialRule, HostPattern, NetworkRule, Protocol};
 
 use crate::cli;
 use crate::files::{BadValue, CredentialTable, Rest};
+use crate::report;
 
 /// What `--cred` was given: `NAME=ISSUER[:KEY=VALUE,…]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,16 +158,66 @@ fn of_table(table: &CredentialTable) -> Result<Wanted, Fault> {
     })
 }
 
-/// Revokes what nobody is responsible for any more, and says what became of each, a line each.
-pub(crate) fn sweep(state: &Path) -> Vec<String> {
+/// How long a run waits for each credential that killed ones left. What takes longer is tried again by the next command,
+/// so that an issuer that is down delays runs no more than this.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Revokes what nobody is responsible for any more, and says what became of each, a line each. What has ended is in the
+/// audit log, as `lease.orphaned` of the run that it was for, before it is forgotten.
+pub(crate) fn sweep(state: &Path, audit: &dyn AuditSink, patience: Duration) -> Vec<String> {
     if !Orphans::are_there(state) {
         return vec![];
     }
-    let swept = broker().and_then(|broker| block_on(broker.sweep()));
-    match swept {
-        Ok(ended) => ended.iter().map(|(run, lease)| said(run, lease)).collect(),
+    match revoke(audit, &Orphaned::default(), patience) {
+        Ok(revoked) => revoked.lines,
         Err(fault) => vec![format!("credentials of killed runs may still be alive: {}", fault.message)],
     }
+}
+
+/// What became of what nobody was responsible for.
+pub(crate) struct Revoked {
+    /// A line for each, and for what could not be written down.
+    pub(crate) lines: Vec<String>,
+    /// Whether all of it was seen to be dead.
+    pub(crate) all_dead: bool,
+}
+
+/// Revokes some of what nobody is responsible for.
+///
+/// # Errors
+///
+/// A [`Fault`] if there is no broker, or it can't.
+pub(crate) fn revoke(audit: &dyn AuditSink, which: &Orphaned, patience: Duration) -> Result<Revoked, Fault> {
+    let mut unwritten = vec![];
+    let record = |run: &str, lease: &LeaseEnd| {
+        // Who else than a run of ours would have left it: there is no part of the log for that.
+        let Some(run) = RunId::parse(run) else { return true };
+        let written = audit.append(&run, &[Event::LeaseOrphaned(Box::new(lease.clone()))]);
+        if let Err(error) = &written {
+            unwritten.push(format!("{}; the next command revokes it once more", report::chain(error)));
+        }
+        written.is_ok()
+    };
+    let ended = block_on(broker()?.sweep(which, patience, record))?;
+    let is_dead = |(_, lease): &(String, LeaseEnd)| matches!(lease.state, LeaseState::Dead { .. });
+    let all_dead = ended.iter().all(is_dead);
+    let lines = ended.iter().map(|(run, lease)| said(run, lease)).chain(unwritten).collect();
+    Ok(Revoked { lines, all_dead })
+}
+
+/// Has each issuer, or one, mint, and sees that what it minted works and dies.
+///
+/// # Errors
+///
+/// A [`Fault`]: there is no such issuer, the operator's file is wrong, or there is no broker.
+pub(crate) fn test(issuer: Option<&str>) -> Result<Vec<Tested>, Fault> {
+    // An identity of its own, by which what it leaves is found if it is killed.
+    let run = cli::new_run().map_err(|error| Fault {
+        code: FaultCode::HostError,
+        message: format!("the kernel gives no random bytes: {error}"),
+        fix: None,
+    })?;
+    block_on(broker()?.test(&run, issuer))
 }
 
 fn said(run: &str, lease: &LeaseEnd) -> String {
@@ -180,7 +233,9 @@ fn said(run: &str, lease: &LeaseEnd) -> String {
         }
         LeaseState::Unknown { why } => {
             format!(
-                "the credential `{name}` of {issuer} that the killed run {run} left MAY STILL BE ALIVE: {why}"
+                "the credential `{name}` of {issuer} that the killed run {run} left MAY STILL BE ALIVE: {why}; the \
+                 next command tries again, and `cofferdam gc` waits for up to {} s",
+                LONGEST_END.as_secs()
             )
         }
     }

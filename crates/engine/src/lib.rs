@@ -73,6 +73,14 @@ impl Engine {
         Engine { leases, ..self }
     }
 
+    /// The audit log, for what a sweep did that isn't the engine's own: [`Event::LeaseOrphaned`].
+    ///
+    /// [`Event::LeaseOrphaned`]: cofferdam_core::audit::Event::LeaseOrphaned
+    #[must_use]
+    pub fn audit(&self) -> &dyn AuditSink {
+        self.audit.as_ref()
+    }
+
     /// The boundaries that there are, and those that there could be.
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {

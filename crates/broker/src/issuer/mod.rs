@@ -9,7 +9,7 @@ mod password;
 mod postgres;
 mod redis;
 mod registry;
-mod root;
+pub(crate) mod root;
 mod ssh;
 mod standing;
 #[cfg(test)]
@@ -25,6 +25,7 @@ use cofferdam_core::secret::Secret;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{IssuerConfig, Kind};
+use crate::trial::Finding;
 
 /// A future without a name.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -114,6 +115,14 @@ pub(crate) trait Issuer: Send + Sync {
         scope: &'a Scope,
         minted: Option<&'a Minted>,
     ) -> Boxed<'a, Result<Alive, IssuerError>>;
+
+    /// What its server lets in beyond what a credential is narrowed to, as its root sees it. Nothing is changed.
+    fn findings(&self) -> Boxed<'_, Result<Vec<Finding>, IssuerError>>;
+}
+
+/// The findings of who can't see any.
+fn no_findings<'a>() -> Boxed<'a, Result<Vec<Finding>, IssuerError>> {
+    Box::pin(std::future::ready(Ok(vec![])))
 }
 
 /// The value of a field that has one.

@@ -15,11 +15,12 @@ use cofferdam_core::secret::Secret;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 use super::password::password;
 use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, is_here_by_name, one, root};
-use crate::config::IssuerConfig;
+use crate::config::{IssuerConfig, Kind};
+use crate::trial::Finding;
 
 /// How long the server may take for each thing that it is asked.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,17 +61,22 @@ impl Postgres {
         Ok(settings)
     }
 
-    /// Has the root run statements, on the session that is kept or on a new one.
+    /// Has the root run statements whose rows, if they have any, nobody looks at.
     async fn run(&self, statements: &str) -> Result<(), IssuerError> {
+        self.ask(statements).await.map(drop)
+    }
+
+    /// Has the root run statements, on the session that is kept or on a new one. Gives the rows, each value as text.
+    async fn ask(&self, statements: &str) -> Result<Vec<Vec<String>>, IssuerError> {
         let mut session = self.session.lock().await;
         if session.as_ref().is_none_or(Client::is_closed) {
             let settings = self.settings().await?;
             *session = Some(log_in(&settings).await.map_err(|error| self.unreachable(&error))?);
         }
         let Some(client) = session.as_ref() else { return Err(self.unreachable(&Failed::Late)) };
-        let ran = timeout(PATIENCE, client.batch_execute(statements)).await;
+        let ran = timeout(PATIENCE, client.simple_query(statements)).await;
         match ran {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(messages)) => Ok(messages.iter().filter_map(row).collect()),
             Ok(Err(error)) if error.is_closed() => {
                 *session = None;
                 Err(self.lost(&Failed::Server(error)))
@@ -93,6 +99,12 @@ impl Postgres {
     fn lost(&self, error: &Failed) -> IssuerError {
         IssuerError::Lost { issuer: self.config.name.clone(), why: error.to_string() }
     }
+}
+
+/// The values of a row, if that is what a message is. NULL is empty.
+fn row(message: &SimpleQueryMessage) -> Option<Vec<String>> {
+    let SimpleQueryMessage::Row(row) = message else { return None };
+    Some((0..row.len()).map(|at| row.get(at).unwrap_or_default().to_owned()).collect())
 }
 
 /// Whether a server is on this machine, so that nobody reads what is said to it.
@@ -225,6 +237,69 @@ impl Issuer for Postgres {
             }
         })
     }
+
+    fn findings(&self) -> Boxed<'_, Result<Vec<Finding>, IssuerError>> {
+        Box::pin(async move {
+            let Kind::Postgres { databases, .. } = &self.config.kind else { return Ok(vec![]) };
+            let rights = self.ask(PUBLIC_RIGHTS).await?;
+            let signals = self.ask(MAY_SIGNAL).await?;
+            let root_cant_end = signals.first().is_none_or(|row| row.first().is_none_or(|said| said != "t"));
+            Ok(of_rights(&rights, databases)
+                .into_iter()
+                .chain(root_cant_end.then(cant_end_sessions))
+                .collect())
+        })
+    }
+}
+
+/// What anybody may do with each database that can be connected to.
+///
+/// Source: PostgreSQL, "System Information Functions": the grantee 0 is PUBLIC, and a database whose `datacl` is null
+/// has what `acldefault` gives.
+const PUBLIC_RIGHTS: &str = "SELECT d.datname, a.privilege_type FROM pg_database d, \
+     aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a \
+     WHERE d.datallowconn AND a.grantee = 0 ORDER BY d.datname";
+
+/// Whether the root may end the sessions of those whom it mints.
+const MAY_SIGNAL: &str = "SELECT pg_has_role(current_user, 'pg_signal_backend', 'USAGE')";
+
+/// What PUBLIC may do that whoever is minted shouldn't, of rows of a database's name and a right.
+fn of_rights(rows: &[Vec<String>], ceiling: &[String]) -> Vec<Finding> {
+    let with = |right: &str, in_ceiling: bool| -> Vec<&str> {
+        let wanted = |row: &&Vec<String>| {
+            row.get(1).is_some_and(|has| has == right)
+                && row.first().is_some_and(|name| ceiling.contains(name) == in_ceiling)
+        };
+        rows.iter().filter(wanted).filter_map(|row| row.first()).map(String::as_str).collect()
+    };
+    let revoke = |right: &str, names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|name| identifier(name)).collect();
+        format!("REVOKE {right} ON DATABASE {} FROM PUBLIC", names.join(", "))
+    };
+    let mut findings = vec![];
+    let others = with("CONNECT", false);
+    if !others.is_empty() {
+        findings.push(Finding {
+            message: format!("whoever it mints can connect to {} too, since PUBLIC may", others.join(", ")),
+            fix: format!("{}; GRANT it to those who need it", revoke("CONNECT", &others)),
+        });
+    }
+    let temporary = with("TEMPORARY", true);
+    if !temporary.is_empty() {
+        let message = format!(
+            "whoever it mints can make temporary tables in {}, since PUBLIC may",
+            temporary.join(", ")
+        );
+        findings.push(Finding { message, fix: revoke("TEMPORARY", &temporary) });
+    }
+    findings
+}
+
+fn cant_end_sessions() -> Finding {
+    Finding {
+        message: "its root can't end sessions that are open when a run ends".to_owned(),
+        fix: "GRANT pg_signal_backend to its root".to_owned(),
+    }
 }
 
 /// Whether the server looked at a login and didn't take it.
@@ -251,6 +326,23 @@ mod tests {
     fn what_is_quoted_ends_where_it_should() {
         assert_eq!(identifier("a\"; DROP ROLE b; --"), "\"a\"\"; DROP ROLE b; --\"");
         assert_eq!(literal("it's"), "'it''s'");
+    }
+
+    #[test]
+    fn what_public_may_is_a_finding_with_the_statement_that_ends_it() {
+        let rows =
+            [("post\"gres", "CONNECT"), ("shop", "CONNECT"), ("shop", "TEMPORARY"), ("other", "TEMPORARY")];
+        let rows = rows.map(|(name, right)| vec![name.to_owned(), right.to_owned()]);
+        let found = of_rights(&rows, &["shop".to_owned()]);
+        let fixes: Vec<_> = found.iter().map(|finding| finding.fix.as_str()).collect();
+        assert_eq!(
+            fixes,
+            [
+                "REVOKE CONNECT ON DATABASE \"post\"\"gres\" FROM PUBLIC; GRANT it to those who need it",
+                "REVOKE TEMPORARY ON DATABASE \"shop\" FROM PUBLIC",
+            ]
+        );
+        assert_eq!(of_rights(&rows[1..2], &["shop".to_owned()]), [], "that is what it is minted for");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The secret that mints, read when it is needed and not before.
 
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use zeroize::Zeroizing;
 
 use super::IssuerError;
 use crate::config::{IssuerConfig, Root};
+use crate::trial::Finding;
 
 /// How long a program may take that prints a root: a person may have to touch a key.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,17 +54,79 @@ fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
     let mut file = File::open(path).map_err(cant)?;
     // Of what was opened, so that nobody puts another file there in between.
     let found = file.metadata().map_err(cant)?;
-    let is_ours = found.uid() == cofferdam_sys::process::effective_user() || found.uid() == 0;
-    if !is_ours {
-        return Err(format!("is in {shown}, which belongs to another user: chown it to yourself"));
-    }
-    if found.mode() & 0o077 != 0 {
-        return Err(format!("is in {shown}, which others can read or write: chmod 600 {shown}"));
-    }
+    is_ours_alone(&found, path).map_err(|Finding { message, fix }| format!("{message}: {fix}"))?;
     // With room for all of it, so that no copy of it is left behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(found.len() as usize + 1));
     file.read_to_end(&mut bytes).map_err(cant)?;
     Ok(bytes)
+}
+
+/// Refuses a file that somebody else could read or write.
+fn is_ours_alone(found: &Metadata, path: &Path) -> Result<(), Finding> {
+    let shown = path.display();
+    let is_ours = found.uid() == cofferdam_sys::process::effective_user() || found.uid() == 0;
+    if !is_ours {
+        let message = format!("is in {shown}, which belongs to another user");
+        return Err(Finding { message, fix: "chown it to yourself".to_owned() });
+    }
+    if found.mode() & 0o077 != 0 {
+        let message = format!("is in {shown}, which others can read or write");
+        return Err(Finding { message, fix: format!("chmod 600 {shown}") });
+    }
+    Ok(())
+}
+
+/// What is wrong with where a root is, as far as that is seen without reading it: nothing is opened or started. The
+/// message is a clause about the root.
+pub(crate) fn look(root: &Root) -> Result<(), Finding> {
+    match root {
+        Root::Env(name) if std::env::var_os(name).is_none_or(|value| value.is_empty()) => Err(Finding {
+            message: format!("is to be in the variable {name}, which isn't set here"),
+            fix: format!("set {name} where cofferdam is started"),
+        }),
+        Root::Env(_) => Ok(()),
+        Root::File(path) => look_at_file(path),
+        Root::Command(words) => {
+            let program = words.first().map_or("", String::as_str);
+            if is_there(program, std::env::var_os("PATH").as_deref()) {
+                return Ok(());
+            }
+            Err(Finding {
+                message: format!("is to be printed by `{program}`, which isn't there"),
+                fix: "install it, or name its whole path in issuers.toml".to_owned(),
+            })
+        }
+    }
+}
+
+fn look_at_file(path: &Path) -> Result<(), Finding> {
+    let shown = path.display();
+    let found = path.metadata().map_err(|error| Finding {
+        message: format!("can't be read from {shown}: {error}"),
+        fix: format!("put it there with `chmod 600 {shown}`, or name where it is in issuers.toml"),
+    })?;
+    if !found.is_file() {
+        let message = format!("is to be in {shown}, which is no file");
+        return Err(Finding { message, fix: "name the file in issuers.toml".to_owned() });
+    }
+    is_ours_alone(&found, path)?;
+    let user = cofferdam_sys::process::effective_user();
+    if user == 0 || (found.uid() == user && found.mode() & 0o400 != 0) {
+        return Ok(());
+    }
+    let message = format!("is in {shown}, which this user can't read");
+    Err(Finding { message, fix: format!("chown it to yourself; chmod 600 {shown}") })
+}
+
+/// Whether a program can be started by a name: from where the broker is (`/`), or by the path.
+fn is_there(program: &str, path: Option<&OsStr>) -> bool {
+    let is_one =
+        |file: PathBuf| file.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0);
+    match program {
+        "" => false,
+        name if name.contains('/') => is_one(Path::new("/").join(name)),
+        name => std::env::split_paths(path.unwrap_or_default()).any(|folder| is_one(folder.join(name))),
+    }
 }
 
 async fn printed(words: &[String]) -> Result<Zeroizing<Vec<u8>>, String> {
@@ -100,6 +164,28 @@ mod tests {
             assert!(read.map_or_else(|why| why.contains("others can read"), |text| *text == *b"hush\n"));
         }
         assert!(from_file(&folder.path().join("none")).unwrap_err().contains("can't be read from"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_root_is_seen_without_reading_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("root");
+        let message = |root: Root| look(&root).unwrap_err().message;
+        assert!(message(Root::File(path.clone())).contains("can't be read from"));
+        fs::write(&path, "hush").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert!(message(Root::File(path.clone())).contains("others can read"));
+        assert!(
+            message(Root::Command(vec![path.display().to_string()])).contains("isn't there"),
+            "not to be run"
+        );
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(look(&Root::File(path)), Ok(()));
+        assert!(message(Root::File(folder.path().to_owned())).contains("no file"));
+        assert!(message(Root::Env("COFFERDAM_NO_SUCH_ROOT".into())).contains("isn't set"));
+        assert_eq!(look(&Root::Env("PATH".into())), Ok(()), "a positive control");
+        assert_eq!(look(&Root::Command(vec!["sh".into()])), Ok(()));
+        assert!(message(Root::Command(vec!["no-such-program-of-cofferdam".into()])).contains("isn't there"));
     }
 
     #[test]

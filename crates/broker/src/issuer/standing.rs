@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, root};
+use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, no_findings, root};
 use crate::config::IssuerConfig;
+use crate::trial::Finding;
 
 /// One secret.
 pub(super) struct Standing {
@@ -42,5 +43,9 @@ impl Issuer for Standing {
         _: Option<&'a Minted>,
     ) -> Boxed<'a, Result<Alive, IssuerError>> {
         Box::pin(async { Ok(Alive::Yes) })
+    }
+
+    fn findings(&self) -> Boxed<'_, Result<Vec<Finding>, IssuerError>> {
+        no_findings()
     }
 }

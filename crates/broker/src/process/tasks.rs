@@ -1,6 +1,6 @@
 //! The leases of the runs that the broker serves.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -21,7 +21,8 @@ use crate::control::{Answer, Ask, Ended, Lease, Refusal, State};
 use crate::issuer::{self, Alive, Issuer, IssuerError, Minted};
 use crate::journal::{Entry, Journal, Open};
 
-/// How long a lease's end may take: revoking, and seeing that it is dead.
+/// How long a lease's end may take: revoking, and seeing that it is dead. Less than the host waits
+/// (`client::ENDING`).
 const ENDING: Duration = Duration::from_secs(15);
 
 /// How long is waited between two looks at something that was revoked and still does something.
@@ -36,11 +37,15 @@ const SLACK: Duration = Duration::from_secs(30);
 /// Everybody's leases.
 pub(super) struct Tasks {
     issuers: Result<BTreeMap<String, Known>, super::Unserved>,
-    journal: Journal,
+    pub(super) journal: Journal,
     live: RefCell<BTreeMap<u64, Vec<Live>>>,
     in_use: RefCell<BTreeMap<u64, InUse>>,
     /// The runs for which something is being minted, and whether their end came meanwhile.
     preparing: RefCell<BTreeMap<u64, bool>>,
+    /// The entries of what a sweep saw dead, until that is written down.
+    pub(super) swept: RefCell<Vec<Open>>,
+    /// The number of the last trial's task. They are counted down from the top, where none of the host's is.
+    trials: Cell<u64>,
     pub(super) host: Rc<Host>,
 }
 
@@ -52,14 +57,14 @@ pub(super) struct Known {
 }
 
 /// A lease that lives.
-struct Live {
-    known: Known,
-    entry: Entry,
-    open: Open,
+pub(super) struct Live {
+    pub(super) known: Known,
+    pub(super) entry: Entry,
+    pub(super) open: Open,
     /// None for one that was found in the journal.
-    minted: Option<Minted>,
+    pub(super) minted: Option<Rc<Minted>>,
     /// For one whose issuer doesn't end it by itself.
-    timer: Option<Timer>,
+    pub(super) timer: Option<Timer>,
 }
 
 impl Live {
@@ -88,6 +93,8 @@ impl Tasks {
             live: RefCell::default(),
             in_use: RefCell::default(),
             preparing: RefCell::default(),
+            swept: RefCell::default(),
+            trials: Cell::new(u64::MAX),
             host,
         })
     }
@@ -177,7 +184,7 @@ impl Tasks {
         }
         let lease = self.mint(task, run, &ask, &known).await?;
         let live = self.live();
-        let parts = live.get(&task).and_then(|all| all.last()?.minted.as_ref());
+        let parts = live.get(&task).and_then(|all| all.last()?.minted.as_deref());
         Ok((deliveries(&ask, &known.config, parts), Some(lease)))
     }
 
@@ -186,6 +193,23 @@ impl Tasks {
         let live = self.live();
         let minted = live.get(&task)?.iter().find(|live| live.entry.name == name)?.minted.as_ref()?;
         Some(Secret::new(minted.parts.get(part)?.expose().to_vec()))
+    }
+
+    /// A number for a task that isn't the host's.
+    pub(super) fn next_trial(&self) -> u64 {
+        let task = self.trials.get();
+        self.trials.set(task - 1);
+        task
+    }
+
+    /// Tries what a task holds as its holder would; none where it holds nothing.
+    pub(super) async fn try_held(&self, task: u64) -> Option<Result<Alive, IssuerError>> {
+        let (known, entry, minted) = {
+            let live = self.live();
+            let first = live.get(&task)?.first()?;
+            (first.known.clone(), first.entry.clone(), first.minted.clone())
+        };
+        Some(known.issuer.try_use(&entry.handle, &entry.scope, minted.as_deref()).await)
     }
 
     pub(super) async fn mint(
@@ -237,7 +261,7 @@ impl Tasks {
         };
         let is_endless = minted.expires.is_none() && lease.can_revoke;
         let timer = is_endless.then(|| Timer::start(until, known.issuer.clone(), entry.handle.clone()));
-        let mut live = Live { known: known.clone(), entry, open, minted: Some(minted), timer };
+        let mut live = Live { known: known.clone(), entry, open, minted: Some(Rc::new(minted)), timer };
         let kept = live.keep();
         self.live().entry(task).or_default().push(live);
         kept.map(|()| lease)
@@ -251,7 +275,7 @@ impl Tasks {
         let began = Instant::now();
         let (mut ended, uses) = self.stop_using(task, began);
         let held = self.live().remove(&task).unwrap_or_default();
-        ended.extend(end_each(held, began).await);
+        ended.extend(end_each(held, began, ENDING).await.into_iter().map(forgotten));
         for (name, count) in uses {
             if let Some(ended) = ended.iter_mut().find(|ended| ended.lease.name == name) {
                 ended.lease.uses = Some(count);
@@ -267,38 +291,21 @@ impl Tasks {
             self.stop_using(task, Instant::now());
         }
         let held = std::mem::take(&mut *self.live());
-        end_each(held.into_values().flatten().collect(), Instant::now()).await;
+        let ended = end_each(held.into_values().flatten().collect(), Instant::now(), ENDING).await;
+        ended.into_iter().for_each(|ended| drop(forgotten(ended)));
     }
 
-    /// Ends what nobody is responsible for. What belongs to an issuer that the file doesn't have any more is left, and
-    /// said.
-    pub(super) async fn sweep(&self) -> Result<Vec<Ended>, Refused> {
-        let orphans = self.journal.orphans().map_err(|error| host(format!("the journal: {error}")))?;
-        let (mut held, mut ended) = (vec![], vec![]);
-        for (entry, open) in orphans {
-            match self.known(&entry.issuer) {
-                Ok(known) => {
-                    if let Some(kept) = &entry.kept {
-                        known.issuer.recall(&entry.handle, kept);
-                    }
-                    held.push(Live { known, entry, open, minted: None, timer: None });
-                }
-                Err(Refused { message, .. }) => {
-                    let state = State::Unknown { why: message };
-                    ended.push(Ended { run: entry.run.clone(), lease: described(&entry, true), state });
-                }
-            }
-        }
-        ended.extend(end_each(held, Instant::now()).await);
-        Ok(ended)
-    }
-
-    fn known(&self, issuer: &str) -> Result<Known, Refused> {
-        let issuers = self.issuers.as_ref().map_err(|unserved| Refused {
+    /// All that the operator's file has.
+    pub(super) fn issuers(&self) -> Result<&BTreeMap<String, Known>, Refused> {
+        self.issuers.as_ref().map_err(|unserved| Refused {
             kind: Refusal::Host,
             message: unserved.message.clone(),
             fix: unserved.fix.clone(),
-        })?;
+        })
+    }
+
+    pub(super) fn known(&self, issuer: &str) -> Result<Known, Refused> {
+        let issuers = self.issuers()?;
         issuers.get(issuer).cloned().ok_or_else(|| Refused {
             kind: Refusal::Request,
             message: format!("no issuer is called `{issuer}`"),
@@ -356,9 +363,13 @@ impl Tasks {
     }
 }
 
+/// What became of a lease, and its entry if nothing of it can be alive any more but what expires.
+pub(super) type EndedOne = (Ended, Option<Open>);
+
 /// Ends leases side by side: one that is slow holds up no other.
-async fn end_each(held: Vec<Live>, began: Instant) -> Vec<Ended> {
-    let ends: Vec<_> = held.into_iter().map(|live| tokio::task::spawn_local(end_one(live, began))).collect();
+pub(super) async fn end_each(held: Vec<Live>, began: Instant, within: Duration) -> Vec<EndedOne> {
+    let end = |live| tokio::task::spawn_local(end_one(live, began, within));
+    let ends: Vec<_> = held.into_iter().map(end).collect();
     let mut ended = vec![];
     for end in ends {
         ended.extend(end.await.ok());
@@ -366,23 +377,29 @@ async fn end_each(held: Vec<Live>, began: Instant) -> Vec<Ended> {
     ended
 }
 
-async fn end_one(live: Live, began: Instant) -> Ended {
+async fn end_one(live: Live, began: Instant, within: Duration) -> EndedOne {
     let Live { known, entry, open, minted, timer } = live;
     drop(timer); // it is ended now
     let can_revoke = known.issuer.can_revoke(&entry.handle);
-    let state = match timeout(ENDING, revoke_and_look(&known, &entry, minted.as_ref())).await {
+    let state = match timeout(within, revoke_and_look(&known, &entry, minted.as_deref())).await {
         Ok(Ok(Some(verified))) => State::Dead { after_us: began.elapsed().as_micros() as u64, verified },
         Ok(Ok(None)) => State::Expires,
         Ok(Err(error)) => State::Unknown { why: error.to_string() },
-        Err(_) => State::Unknown { why: format!("`{}` had not answered after 15 s", entry.issuer) },
+        Err(_) => State::Unknown {
+            why: format!("`{}` had not answered after {} s", entry.issuer, within.as_secs()),
+        },
     };
-    if !matches!(state, State::Unknown { .. }) {
-        let _ = open.close(); // otherwise it is revoked once more
-    }
+    let open = (!matches!(state, State::Unknown { .. })).then_some(open);
     let expires = minted.as_ref().map_or(entry.expires, |minted| minted.expires.map(seconds));
-    let fingerprint = minted.as_ref().map(fingerprint).unwrap_or_default();
+    let fingerprint = minted.as_deref().map(fingerprint).unwrap_or_default();
     let lease = Lease { expires, fingerprint, ..described(&entry, can_revoke) };
-    Ended { run: entry.run, lease, state }
+    (Ended { run: entry.run, lease, state }, open)
+}
+
+/// Closes the entry of what has ended.
+fn forgotten((ended, open): EndedOne) -> Ended {
+    let _ = open.map(Open::close); // otherwise it is revoked once more
+    ended
 }
 
 /// How it was seen that it is dead; none where it can't be revoked.
@@ -405,7 +422,7 @@ async fn revoke_and_look(
     Err(IssuerError::Refused { issuer: entry.issuer.clone(), why })
 }
 
-fn described(entry: &Entry, can_revoke: bool) -> Lease {
+pub(super) fn described(entry: &Entry, can_revoke: bool) -> Lease {
     Lease {
         name: entry.name.clone(),
         issuer: entry.issuer.clone(),
@@ -540,7 +557,8 @@ pub(super) fn of_issuer(error: &IssuerError) -> Refused {
         ),
         IssuerError::Refused { .. } => (
             Refusal::Upstream,
-            "see that its root may mint this: `cofferdam credential test` says what is missing",
+            "see that its root may do this, and that its server has what its table names (docs/credentials.md and \
+             docs/issuers.md say what it takes)",
         ),
     };
     Refused { kind, message: error.to_string(), fix: fix.to_owned() }

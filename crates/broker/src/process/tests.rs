@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::tasks::Tasks;
 use super::*;
 use crate::config::{Kind, Root};
-use crate::control::{Ask, State};
+use crate::control::{Ask, Ended, State, Whose};
+use crate::trial::{Seen, Tested};
 
 /// A folder with helpers, and a broker's state in it.
 struct World(tempfile::TempDir);
@@ -95,6 +96,12 @@ async fn prepare(tasks: &Tasks, ask: Ask) -> Result<(Vec<String>, Vec<Secret>), 
     tasks.prepare(1, "r_1", vec![ask]).await.map(|(variables, secrets, _)| (variables, secrets))
 }
 
+/// What became of what a run had left, or each run.
+async fn swept(tasks: &Tasks, run: Option<&str>) -> Vec<Ended> {
+    let whose = Whose { run: run.map(str::to_owned), name: None, within_ms: 10_000 };
+    tasks.sweep(&whose).await.unwrap_or_else(|refused| panic!("{refused:?}"))
+}
+
 async fn refused(tasks: &Tasks, ask: Ask) -> Refused {
     match prepare(tasks, ask).await {
         Ok((variables, _)) => panic!("it was given {variables:?}"),
@@ -139,9 +146,12 @@ fn what_a_killed_broker_left_of_a_helper_is_revoked_by_its_handle() {
         assert!(prepare(&tasks, ask("exec.helper")).await.is_ok());
         drop(tasks); // as if it were killed: nothing is ended, and its locks are gone
         assert!(world.path("alive").exists() && world.entries() == 1);
-        let ended = world.tasks(&config).sweep().await.unwrap_or_else(|r| panic!("{r:?}"));
+        let tasks = world.tasks(&config);
+        let ended = swept(&tasks, None).await;
         assert!(matches!(&ended[0].state, State::Dead { .. }), "{ended:?}");
-        assert!(!world.path("alive").exists() && world.entries() == 0);
+        assert!(!world.path("alive").exists() && world.entries() == 1, "it isn't written down yet");
+        tasks.forget_swept();
+        assert_eq!(world.entries(), 0);
         let given: serde_json::Value = serde_json::from_str(&world.text("revoke.input")).unwrap();
         let minted: serde_json::Value = serde_json::from_str(&world.text("mint.input")).unwrap();
         assert_eq!((&given["handle"], given["token"].is_null()), (&minted["handle"], true), "{given}");
@@ -156,7 +166,9 @@ fn a_killed_brokers_token_that_cannot_be_revoked_expires() {
         let tasks = world.tasks(&config);
         assert!(prepare(&tasks, ask("exec.helper")).await.is_ok());
         drop(tasks);
-        let ended = world.tasks(&config).sweep().await.unwrap_or_else(|r| panic!("{r:?}"));
+        let tasks = world.tasks(&config);
+        let ended = swept(&tasks, None).await;
+        tasks.forget_swept();
         assert_eq!((&ended[0].state, world.entries()), (&State::Expires, 0));
         assert_eq!(
             ended[0].lease.expires,
@@ -244,5 +256,135 @@ fn what_its_issuer_does_not_end_by_itself_is_revoked_when_its_time_is_over() {
         assert!(!world.path("alive").exists(), "its run goes on");
         let ended = tasks.end(1).await;
         assert!(matches!(&ended[0].state, State::Dead { .. }), "{ended:?}");
+    });
+}
+
+#[test]
+fn what_is_swept_and_not_written_down_is_swept_again_by_the_next_command() {
+    run(async {
+        let world = World::new();
+        let config = world.helper(BOTH);
+        let tasks = world.tasks(&config);
+        assert!(prepare(&tasks, ask("exec.helper")).await.is_ok());
+        drop(tasks);
+        let killed = world.tasks(&config);
+        assert_eq!(swept(&killed, Some("r_2")).await, [], "another run's");
+        assert!(world.path("alive").exists());
+        assert_eq!(swept(&killed, Some("r_1")).await.len(), 1);
+        drop(killed); // before it was told that this is written down
+        let tasks = world.tasks(&config);
+        assert_eq!(swept(&tasks, None).await.len(), 1, "no event of it is lost");
+        tasks.forget_swept();
+        assert_eq!(world.entries(), 0);
+    });
+}
+
+#[test]
+fn a_sweep_waits_no_longer_than_it_may_and_keeps_what_it_did_not_end() {
+    run(async {
+        let world = World::new();
+        let config = world.helper(BOTH);
+        let tasks = world.tasks(&config);
+        assert!(prepare(&tasks, ask("exec.helper")).await.is_ok());
+        drop(tasks);
+        world.script("revoke", "sleep 600");
+        let tasks = world.tasks(&config);
+        let whose = Whose { run: None, name: None, within_ms: 100 };
+        let ended = tasks.sweep(&whose).await.unwrap_or_else(|refused| panic!("{refused:?}"));
+        assert!(matches!(&ended[0].state, State::Unknown { .. }), "{ended:?}");
+        tasks.forget_swept();
+        assert_eq!(world.entries(), 1);
+    });
+}
+
+/// What is seen of the one issuer.
+async fn tested(world: &World, config: &IssuerConfig) -> Tested {
+    let tasks = Rc::new(world.tasks(config));
+    let tested = trials::all(&tasks, "r_1", None).await.unwrap_or_else(|refused| panic!("{refused:?}"));
+    let [tested] = <[Tested; 1]>::try_from(tested).unwrap();
+    tested
+}
+
+#[test]
+fn a_trial_mints_sees_it_work_and_sees_it_dead_and_leaves_nothing() {
+    run(async {
+        let world = World::new();
+        let mut config = world.helper(BOTH);
+        let Kind::Exec { scope, .. } = &mut config.kind else { panic!("it is a helper") };
+        scope.insert("path".to_owned(), vec!["narrow".to_owned(), "wide".to_owned()]);
+        let tested = tested(&world, &config).await;
+        assert!(
+            matches!(&tested.seen, Seen::Dead { verified, .. } if verified.contains("refused it")),
+            "{tested:?}"
+        );
+        assert!(world.path("mint.input").exists() && !world.path("alive").exists() && world.entries() == 0);
+        let asked: serde_json::Value = serde_json::from_str(&world.text("mint.input")).unwrap();
+        assert_eq!(
+            asked["scope"],
+            serde_json::json!({"path": ["narrow"]}),
+            "the least that can be asked for"
+        );
+    });
+}
+
+#[test]
+fn a_trial_of_what_cannot_be_revoked_says_when_it_expires() {
+    run(async {
+        let world = World::new();
+        let tested = tested(&world, &world.helper(", \"expires_at\": \"2030-01-01T00:00:00Z\"")).await;
+        let Seen::Expires { expires: Some(expires), .. } = tested.seen else { panic!("{tested:?}") };
+        assert_eq!(expires.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs(), 1_893_456_000);
+    });
+}
+
+#[test]
+fn a_trial_says_what_failed_and_what_may_be_alive_because_of_that() {
+    run(async {
+        let world = World::new();
+        let failed = |tested: Tested| match tested.seen {
+            Seen::Failed(finding) => finding,
+            seen => panic!("{seen:?}"),
+        };
+        let mut config = world.helper(BOTH);
+        config.root = Root::File("/nonexistent/root".into());
+        assert!(failed(tested(&world, &config).await).message.contains("can't be read from"));
+        assert!(!world.path("mint.input").exists());
+        // What doesn't work though it was minted proves nothing when it is dead.
+        let config = world.helper(BOTH);
+        world.script("test", "false");
+        assert!(failed(tested(&world, &config).await).message.contains("doesn't work"));
+        assert_eq!(world.entries(), 0);
+        // Its helper says that it revoked it, and it lives.
+        let config = world.helper(BOTH);
+        world.script("revoke", "true");
+        assert!(failed(tested(&world, &config).await).message.contains("MAY STILL BE ALIVE"));
+        assert_eq!(world.entries(), 1, "the next command tries again");
+        let mut config = world.helper(BOTH);
+        config.kind = Kind::Postgres { templates: vec![], databases: vec!["d".to_owned()] };
+        assert!(failed(tested(&world, &config).await).message.contains("allows no `template`"));
+    });
+}
+
+#[test]
+fn a_trial_of_a_secret_that_nobody_mints_reads_it() {
+    run(async {
+        let world = World::new();
+        let mut config = config("static.api", Kind::Static);
+        assert_eq!(tested(&world, &config).await.seen, Seen::Weak);
+        config.root = Root::Command(vec!["false".to_owned()]);
+        assert!(matches!(tested(&world, &config).await.seen, Seen::Failed(_)));
+    });
+}
+
+#[test]
+fn a_trial_of_nobody_is_refused_and_says_who_there_is() {
+    run(async {
+        let world = World::new();
+        let tasks = Rc::new(world.tasks(&world.helper(BOTH)));
+        let refused = trials::all(&tasks, "r_1", Some("exec.other")).await.err().unwrap();
+        assert!(
+            refused.message.contains("`exec.other`") && refused.fix.contains("exec.helper"),
+            "{refused:?}"
+        );
     });
 }

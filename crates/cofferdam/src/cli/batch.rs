@@ -148,7 +148,8 @@ fn serve(args: &BatchArgs) -> Result<End, Unprepared> {
         .with_outlets(outlets)
         .with_leases(leases);
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
-    credentials::sweep(&state).iter().for_each(|line| report::note(line));
+    let swept = credentials::sweep(&state, engine.audit(), credentials::PATIENCE);
+    swept.iter().for_each(|line| report::note(line));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| failed("start the event loop", &error))?;
     let end = LocalSet::new().block_on(&runtime, async {

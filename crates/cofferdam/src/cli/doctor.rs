@@ -7,13 +7,15 @@
 //! - [`folders`]: the state, the audit log and the node's settings.
 //! - [`runtimes`]: other runtimes on the path, and whether they are below their security floor.
 //! - [`way_out`]: what leads out of a container.
+//! - [`credentials`]: who mints for runs, tried if that is asked for (`--issuers`).
 //! - [`page`]: the findings as a person reads them.
 //! - `pythons`: what is prepared for WebAssembly.
 //!
 //! Nothing is changed by looking: no folder is made, no cgroup, and the one sandbox that is started
-//! has none of either.
+//! has none of either. With `--issuers` alone something is made elsewhere, and revoked again.
 
 mod boundaries;
+mod credentials;
 mod exposure;
 mod findings;
 mod folders;
@@ -41,7 +43,7 @@ use cofferdam_core::policy::Profile;
 
 use super::Failure;
 use boundaries::Boundaries;
-use findings::{Findings, FolderFound, Node, PythonsFound, Trouble, WayOutFound};
+use findings::{CredentialsFound, Findings, FolderFound, Node, PythonsFound, Trouble, WayOutFound};
 use page::Paint;
 
 /// What `doctor` can be asked.
@@ -53,6 +55,9 @@ pub(super) struct DoctorArgs {
     /// Show what code that runs here without Cofferdam would inherit: secrets, agents, sockets
     #[arg(long)]
     exposure: bool,
+    /// Have each issuer of issuers.toml mint a credential, and see that it works and dies, as `credential test` does
+    #[arg(long, conflicts_with = "exposure")]
+    issuers: bool,
     /// The profile that the exposure is held against: what would a run of it still have
     #[arg(long, value_name = "NAME", requires = "exposure", value_parser = super::options::parse::<Profile>)]
     #[arg(default_value = "internal")]
@@ -69,7 +74,7 @@ pub(super) fn main(args: &DoctorArgs, out: &mut dyn Write) -> Result<u8, Failure
     if args.exposure {
         return exposure::main(args.json, args.profile, &ground.boundaries, out);
     }
-    let findings = ground.findings();
+    let findings = ground.findings(credentials::look(args.issuers));
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &findings).map_err(io::Error::from)?;
         writeln!(out)?;
@@ -114,7 +119,7 @@ impl Ground {
         Ground { container, boundaries, state, audit, node, pythons, way_out }
     }
 
-    fn findings(self) -> Findings {
+    fn findings(self, credentials: CredentialsFound) -> Findings {
         let Ground { container, boundaries, state, audit, node, pythons, way_out } = self;
         Findings {
             version: 1,
@@ -124,6 +129,7 @@ impl Ground {
             pythons,
             runtimes: runtimes::look(std::env::var_os("PATH").as_deref()),
             way_out,
+            credentials,
             host: host::look(&container),
             state,
             audit,

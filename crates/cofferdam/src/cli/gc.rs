@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use cofferdam_broker::client::LONGEST_END;
 use cofferdam_engine::Engine;
 
 use super::Failure;
@@ -22,7 +23,7 @@ pub(super) fn main(out: &mut dyn Write) -> Result<u8, Failure> {
     for (run, why) in &swept.stuck {
         writeln!(out, "could not remove what {run} left: {why}")?;
     }
-    let leases = credentials::sweep(&folder);
+    let leases = credentials::sweep(&folder, engine.audit(), LONGEST_END);
     for line in &leases {
         writeln!(out, "{line}")?;
     }

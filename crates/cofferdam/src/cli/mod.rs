@@ -2,6 +2,7 @@
 
 mod audit;
 mod batch;
+mod credential;
 mod doctor;
 mod gc;
 mod options;
@@ -87,6 +88,11 @@ enum Command {
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
+    },
+    /// Show the credentials that may live, try those who mint them, revoke what a run left
+    Credential {
+        #[command(subcommand)]
+        command: credential::CredentialCommand,
     },
     /// Print completions for a shell
     Completions {
@@ -215,6 +221,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Policy { command } => with_output(|out| policy_command(command, out)),
         Command::Schema { what } => with_output(|out| schema_command(what, out)),
         Command::Audit { command } => with_output(|out| audit_command(command, out)),
+        Command::Credential { command } => with_output(|out| credential::main(&command, out)),
         Command::Completions { shell } => with_output(|out| {
             // It panics where it can't write.
             let mut script = vec![];
@@ -238,6 +245,9 @@ pub(crate) const PROXY: &str = "egress";
 
 /// The subcommand of the broker: `clap`'s name of [`Command::Broker`].
 pub(crate) const BROKER: &str = "broker";
+
+/// An identity for a run that begins now.
+pub(crate) use run::new_run;
 
 /// Serves whoever started us: it alone reads the operator's issuers.
 fn broker() -> u8 {

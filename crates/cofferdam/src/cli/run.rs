@@ -206,7 +206,7 @@ pub(super) fn report_wrong_usage(message: &str) {
     reporter.refused(&run, BTreeMap::new(), fault);
 }
 
-pub(super) fn new_run() -> io::Result<RunId> {
+pub(crate) fn new_run() -> io::Result<RunId> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(RunId::new(now.as_millis() as u64, cofferdam_sys::fd::random_bytes()?))
 }
@@ -251,7 +251,8 @@ fn execute(
         .build()
         .map_err(|error| host_fault(format!("could not start the event loop: {error}")))?;
     let _ = engine.sweep(); // what can't be removed now is tried again; it is no reason not to run
-    credentials::sweep(&state).iter().for_each(|line| report::note(line));
+    let swept = credentials::sweep(&state, engine.audit(), credentials::PATIENCE);
+    swept.iter().for_each(|line| report::note(line));
     let decision = decide(&policy, policy_hash(&policy), &request);
     let program = Some(&request.program).filter(|program| is_short(program)).cloned();
     let result = runtime.block_on(async {

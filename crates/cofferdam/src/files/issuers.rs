@@ -1,5 +1,5 @@
-//! `issuers.toml`: the operator's issuers, their roots and their ceilings. Only the broker reads it, and only if nobody
-//! else can.
+//! `issuers.toml`: the operator's issuers, where their roots are, and their ceilings. The broker reads it, and `doctor` to
+//! say what is wrong with it; and only if nobody else can.
 
 mod tables;
 

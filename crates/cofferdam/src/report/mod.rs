@@ -261,7 +261,7 @@ fn ending(outcome: &Outcome) -> String {
 }
 
 /// A duration as a person reads it.
-fn short(time: Duration) -> String {
+pub(crate) fn short(time: Duration) -> String {
     match time.as_secs_f64() * 1000.0 {
         ms if ms < 10.0 => format!("{ms:.1} ms"),
         ms if ms < 1000.0 => format!("{ms:.0} ms"),

@@ -10,6 +10,7 @@ mod clients;
 mod command_line;
 #[cfg(feature = "wasm")]
 mod compile;
+mod credential_command;
 mod credential_faults;
 mod credentials;
 mod egress;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use cofferdam_testkit::product::{Product, finish};
+use cofferdam_testkit::product::{Product, Ran, finish};
 use serde_json::Value;
 
 /// The variable that has the root.
@@ -41,6 +41,13 @@ impl Operator {
     /// The Outcome of the same.
     pub(crate) fn run(&self, cred: &str, script: &str) -> Value {
         finish(self.command(cred, script)).json()
+    }
+
+    /// Any command, where the root is.
+    pub(crate) fn call(&self, words: &[&str]) -> Ran {
+        let mut command = self.product.command(words);
+        command.env(ROOT, &self.root);
+        finish(command)
     }
 
     /// What the audit log has of the last run.

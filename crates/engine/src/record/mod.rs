@@ -59,8 +59,8 @@ use writer::Writer;
 /// The log of one state folder, open for appending.
 ///
 /// Any number of these may be open on one folder, in any number of processes. But the events of one
-/// run go through one of them, which keeps in memory where that run is; a sweep may go on with the
-/// run of a process that was killed.
+/// run go through one of them, which keeps in memory where that run is. A sweep may go on with the
+/// run of a process that was killed, and has `lease.orphaned` of one whose broker alone was killed.
 #[derive(Debug)]
 pub struct AuditLog {
     lock: File,

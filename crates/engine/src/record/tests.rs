@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use cofferdam_core::lease::{LeaseEnd, LeaseState};
 use cofferdam_core::outcome::End;
 use cofferdam_core::policy::{PolicyHash, Profile};
 use tempfile::TempDir;
@@ -585,6 +586,47 @@ fn a_sweep_goes_on_with_the_run_of_a_process_that_was_killed() {
     assert_eq!((span.first, span.last), (1, 7));
     let unknown = AuditLog::open(state.path()).unwrap().append(&run(9), &[swept()]).unwrap();
     assert_eq!((unknown.first, unknown.last), (8, 8));
+    assert_eq!(findings(&state), []);
+}
+
+fn orphaned() -> Event {
+    let state =
+        LeaseState::Dead { after: Duration::from_millis(3), verified: "the server refused it".into() };
+    Event::LeaseOrphaned(Box::new(LeaseEnd {
+        name: "db".into(),
+        issuer: "postgres.main".into(),
+        scope: BTreeMap::new(),
+        minted: SystemTime::UNIX_EPOCH,
+        expires: None,
+        can_revoke: true,
+        is_weak: false,
+        uses: None,
+        state,
+    }))
+}
+
+#[test]
+fn a_credential_that_a_killed_broker_left_is_written_into_its_runs_chain_also_while_that_run_lives() {
+    let state = tempfile::tempdir().unwrap();
+    let lives = AuditLog::open(state.path()).unwrap();
+    lives.append(&run(1), &[start()]).unwrap();
+    lives.append(&run(2), &[start()]).unwrap();
+    // Another command finds what the run's broker had left.
+    let sweeps = AuditLog::open(state.path()).unwrap();
+    sweeps.append(&run(3), &[start()]).unwrap();
+    sweeps.append(&run(1), &[orphaned()]).unwrap();
+    sweeps.append(&run(3), &[end()]).unwrap();
+    let span = lives.append(&run(1), &[end()]).unwrap();
+    assert_eq!((span.first, span.last), (1, 6));
+    lives.append(&run(2), &[end()]).unwrap();
+    // And once more, when nobody has the run in memory.
+    drop((lives, sweeps));
+    let span = AuditLog::open(state.path()).unwrap().append(&run(1), &[orphaned()]).unwrap();
+    assert_eq!((span.first, span.last), (1, 8));
+    assert_eq!(
+        names(&state, RunFilter::One(run(1))),
+        ["task.start", "lease.orphaned", "task.end", "lease.orphaned"]
+    );
     assert_eq!(findings(&state), []);
 }
 

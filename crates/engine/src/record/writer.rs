@@ -83,6 +83,7 @@ impl<S: Storage> Writer<S> {
             _ => return Err(AuditError::Changed { seq: head.seq }),
         }
         let bytes = self.log_bytes()?;
+        self.catch_up(head.bytes.min(bytes))?;
         let head = match bytes.cmp(&head.bytes) {
             Ordering::Less => {
                 let last = self.last_line(bytes)?.map_or(0, |line| line.seq);
@@ -94,6 +95,26 @@ impl<S: Storage> Writer<S> {
         self.confirm_last_hash(&head)?;
         self.seen = head;
         Ok(head)
+    }
+
+    /// Takes into account what sweeps of other processes have written of runs of this one, whose broker alone was
+    /// killed. Nobody else writes events of a run that lives.
+    fn catch_up(&mut self, until: u64) -> Result<(), AuditError> {
+        if self.runs.known.is_empty() || until <= self.seen.bytes {
+            return Ok(());
+        }
+        let mut log = self.storage.log();
+        log.seek(SeekFrom::Start(self.seen.bytes)).map_err(|source| self.failed_log("read", source))?;
+        let unseen = log.take(until - self.seen.bytes);
+        let mut lines = Forward::new(BufReader::new(unseen), self.seen.bytes);
+        while let Some(raw) = lines.next().map_err(|source| self.failed_log("read", source))? {
+            if raw.bytes.windows(ORPHANED.len()).any(|part| part == ORPHANED)
+                && let Ok(line) = parse_line(raw.bytes)
+            {
+                self.runs.adopt(&line);
+            }
+        }
+        Ok(())
     }
 
     /// Takes over what a writer that died had put behind the log's known end.
@@ -239,8 +260,11 @@ impl<S: Storage> Writer<S> {
 
 /// Whether only a sweep has such an event.
 fn is_of_a_sweep(event: &Event) -> bool {
-    matches!(event, Event::SandboxClosed { swept: true, .. })
+    matches!(event, Event::SandboxClosed { swept: true, .. } | Event::LeaseOrphaned(_))
 }
+
+/// What a line has whose event a sweep may have written while its run lives: a look that is cheaper than reading it.
+const ORPHANED: &[u8] = b"lease.orphaned";
 
 /// Lines that follow each other, to be written at once.
 struct Lines {

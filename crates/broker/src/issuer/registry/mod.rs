@@ -14,8 +14,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cofferdam_core::secret::Secret;
 use serde_json::{Value, json};
 
-use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, root};
+use super::{Alive, Boxed, Issuer, IssuerError, Minted, Scope, no_findings, root};
 use crate::config::{IssuerConfig, LONGEST_TOKEN};
+use crate::trial::Finding;
 use key::Key;
 
 /// How long after its end a registry still takes a token. Source: Distribution, `Leeway` of `registry/auth/token`.
@@ -107,6 +108,10 @@ impl Issuer for Registry {
         _: Option<&'a Minted>,
     ) -> Boxed<'a, Result<Alive, IssuerError>> {
         Box::pin(async { Err(self.not_revocable()) })
+    }
+
+    fn findings(&self) -> Boxed<'_, Result<Vec<Finding>, IssuerError>> {
+        no_findings()
     }
 }
 

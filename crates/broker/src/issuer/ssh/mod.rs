@@ -17,8 +17,9 @@ use cofferdam_core::secret::Secret;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::{Alive, Boxed, Issuer, IssuerError, Kept, Minted, Scope, helper, one, root};
+use super::{Alive, Boxed, Issuer, IssuerError, Kept, Minted, Scope, helper, no_findings, one, root};
 use crate::config::{IssuerConfig, Revocation};
+use crate::trial::Finding;
 use certificate::{Authority, Wanted};
 
 /// One authority.
@@ -150,6 +151,10 @@ impl Issuer for Ssh {
                 }
             }
         })
+    }
+
+    fn findings(&self) -> Boxed<'_, Result<Vec<Finding>, IssuerError>> {
+        no_findings()
     }
 }
 

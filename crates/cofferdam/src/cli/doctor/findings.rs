@@ -1,6 +1,7 @@
 //! Everything that `doctor` reports. Written as JSON it is version 1 of a format that people script
 //! against: names stay, and what is not known is null.
 
+use cofferdam_broker::Finding;
 use serde::Serialize;
 
 /// What was found on this machine.
@@ -20,6 +21,8 @@ pub(super) struct Findings {
     pub(super) runtimes: Vec<RuntimeFound>,
     /// What leads out of a container.
     pub(super) way_out: WayOutFound,
+    /// Who mints credentials for runs.
+    pub(super) credentials: CredentialsFound,
     /// The kernel and what it has.
     pub(super) host: HostFound,
     /// Where runs are noted.
@@ -50,6 +53,12 @@ impl Trouble {
 impl From<(String, String)> for Trouble {
     fn from((why, fix): (String, String)) -> Self {
         Trouble { why, fix }
+    }
+}
+
+impl From<Finding> for Trouble {
+    fn from(Finding { message, fix }: Finding) -> Self {
+        Trouble { why: message, fix }
     }
 }
 
@@ -222,6 +231,47 @@ pub(super) enum Standing {
     NoFloor,
     /// Its version isn't known.
     Unknown,
+}
+
+/// Who mints credentials for runs, as the operator's `issuers.toml` says.
+#[derive(Debug, Serialize)]
+pub(super) struct CredentialsFound {
+    /// The file that counts; null where there is none, so that no run gets a credential.
+    pub(super) file: Option<String>,
+    /// Where it is looked for; the first that is there counts.
+    pub(super) places: Vec<String>,
+    /// Why it can't be used.
+    pub(super) trouble: Option<Trouble>,
+    /// The issuers that it names.
+    pub(super) issuers: Vec<IssuerFound>,
+}
+
+/// An issuer.
+#[derive(Debug, Serialize)]
+pub(super) struct IssuerFound {
+    /// Its name.
+    pub(super) name: String,
+    /// The hosts that its credentials are for.
+    pub(super) hosts: Vec<String>,
+    /// Where its root is; never what it is.
+    pub(super) root: String,
+    /// Why its root can't be had, as far as that is seen without reading it.
+    pub(super) trouble: Option<Trouble>,
+    /// What came of trying it; null unless that was asked for.
+    pub(super) tried: Option<IssuerTried>,
+}
+
+/// An issuer that was tried.
+#[derive(Debug, Serialize)]
+pub(super) struct IssuerTried {
+    /// Whether it did what it should.
+    pub(super) passed: bool,
+    /// What was seen, in words.
+    pub(super) seen: String,
+    /// Why it didn't.
+    pub(super) trouble: Option<Trouble>,
+    /// What its server lets in besides.
+    pub(super) findings: Vec<Trouble>,
 }
 
 /// The kernel and what it has.

@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 
 use super::findings::{
-    BackendFound, Captured, CgroupFound, Findings, FolderFound, GapFound, HostFound, Node, ProfileFound,
-    PythonsFound, RuntimeFound, Standing, TemplateFound, Trouble, WayOutFound,
+    BackendFound, Captured, CgroupFound, CredentialsFound, Findings, FolderFound, GapFound, HostFound,
+    IssuerFound, Node, ProfileFound, PythonsFound, RuntimeFound, Standing, TemplateFound, Trouble,
+    WayOutFound,
 };
 use crate::report::inert;
 
@@ -65,6 +66,7 @@ pub(super) fn print(findings: &Findings, paint: &Paint, out: &mut dyn Write) -> 
         page.capabilities(backend)?;
     }
     page.way_out(&findings.way_out)?;
+    page.credentials(&findings.credentials)?;
     page.runtimes(&findings.runtimes)?;
     page.host(&findings.host)?;
     page.folders(findings)?;
@@ -241,6 +243,44 @@ impl Page<'_> {
         }
     }
 
+    fn credentials(&mut self, found: &CredentialsFound) -> io::Result<()> {
+        let CredentialsFound { file, places, trouble, issuers } = found;
+        self.section("Credentials, and who mints them")?;
+        let Some(file) = file else {
+            let text = format!("none, at {}: no run gets a credential", places.join(" or "));
+            return self.row(Mark::Note, "issuers.toml", &text);
+        };
+        self.there("issuers.toml", file, trouble.as_ref())?;
+        if trouble.is_none() && issuers.is_empty() {
+            self.row(Mark::Note, "", "it names no issuer")?;
+        }
+        for issuer in issuers {
+            self.issuer(issuer)?;
+        }
+        if issuers.iter().any(|issuer| issuer.tried.is_none()) {
+            let text =
+                "none was tried: `cofferdam doctor --issuers` has each mint a credential, and revokes it";
+            self.row(Mark::Note, "", text)?;
+        }
+        Ok(())
+    }
+
+    fn issuer(&mut self, found: &IssuerFound) -> io::Result<()> {
+        let IssuerFound { name, hosts, root, trouble, tried } = found;
+        let text = format!("for {}; its root is in {root}", hosts.join(", "));
+        self.there(&inert(name), &text, trouble.as_ref())?;
+        let Some(tried) = tried else { return Ok(()) };
+        self.row(tried.passed.into(), "", &tried.seen)?;
+        if let Some(Trouble { fix, .. }) = &tried.trouble {
+            self.fix(TEXT, fix)?;
+        }
+        for Trouble { why, fix } in &tried.findings {
+            self.row(Mark::No, "", why)?;
+            self.fix(TEXT, fix)?;
+        }
+        Ok(())
+    }
+
     fn runtimes(&mut self, runtimes: &[RuntimeFound]) -> io::Result<()> {
         if runtimes.is_empty() {
             return Ok(());
@@ -377,7 +417,9 @@ impl Page<'_> {
     }
 
     fn row(&mut self, mark: Mark, name: &str, text: &str) -> io::Result<()> {
-        let start = format!("{}{name:<width$}", self.mark(mark), width = TEXT - LIST);
+        let width = TEXT - LIST;
+        let gap = if name.chars().count() < width { "" } else { " " }; // an operator's names may be long
+        let start = format!("{}{name:<width$}{gap}", self.mark(mark));
         self.hanging(&start, TEXT, text)
     }
 
@@ -429,6 +471,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::findings::IssuerTried;
     use super::*;
 
     #[test]
@@ -457,6 +500,51 @@ mod tests {
         assert!(missing.contains("cgroup pids") && missing.contains("— it is not mounted"), "{missing}");
         assert!(!missing.contains("v0") && !missing.contains("yes"), "{missing}");
         assert!(said(&cgroup(Some(1), Some("/x"))).contains("v1 /x"));
+    }
+
+    #[test]
+    fn an_issuer_has_its_root_and_what_was_seen_of_it() {
+        let trouble = |why: &str, fix: &str| Trouble::new(why, fix);
+        let tried = IssuerTried {
+            passed: true,
+            seen: "minted in 3.1 ms, works, revoked and dead".to_owned(),
+            trouble: None,
+            findings: vec![trouble("PUBLIC may connect to x", "REVOKE CONNECT")],
+        };
+        let issuer = |name: &str, trouble, tried| IssuerFound {
+            name: name.to_owned(),
+            hosts: vec!["db.internal:5432".to_owned()],
+            root: "the variable ADMIN".to_owned(),
+            trouble,
+            tried,
+        };
+        let said = |issuers: Vec<IssuerFound>, file: Option<&str>| {
+            let mut out = vec![];
+            let places = vec!["/etc/cofferdam/issuers.toml".to_owned()];
+            let found = CredentialsFound { file: file.map(str::to_owned), places, trouble: None, issuers };
+            Page { paint: &Paint::of(false), out: &mut out }.credentials(&found).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let file = Some("/etc/cofferdam/issuers.toml");
+        let page = said(vec![issuer("postgres.main", None, Some(tried))], file);
+        for text in [
+            "  yes  postgres.main    for db.internal:5432; its root is in the variable ADMIN",
+            "  yes                   minted in 3.1 ms",
+            "  no                    PUBLIC may connect to x",
+            "→ REVOKE CONNECT",
+        ] {
+            assert!(page.contains(text), "{text}: {page}");
+        }
+        assert!(!page.contains("--issuers"), "{page}");
+        let page =
+            said(vec![issuer("redis.main", Some(trouble("its root isn't set", "set it")), None)], file);
+        assert!(
+            page.contains("  no   redis.main       its root isn't set") && page.contains("→ set it"),
+            "{page}"
+        );
+        assert!(page.contains("doctor --issuers"), "{page}");
+        assert!(said(vec![], file).contains("it names no issuer"));
+        assert!(said(vec![], None).contains("none, at /etc/cofferdam/issuers.toml"));
     }
 
     #[test]
