@@ -87,7 +87,7 @@ fn settings(node: &Node, roots: &[PathBuf], denied_names: DeniedNames) -> Result
 
 /// Whom a node trusts to say who a host is, for who puts credentials into requests. A file that can't be read trusts
 /// nobody; [`trouble`] says so.
-pub(crate) fn trusted(node: Node) -> RootCertStore {
+pub(crate) fn trusted(node: &Node) -> RootCertStore {
     let extra: Vec<u8> =
         node.extra_roots.iter().filter_map(|root| certificates(root).ok()).flatten().collect();
     cofferdam_egress::roots(&extra).unwrap_or_else(|_| RootCertStore::empty())

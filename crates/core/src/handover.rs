@@ -119,9 +119,9 @@ mod tests {
         for bad in [
             "",
             "gh",
-            "gh\0api.test\0443",
-            "gh\0api.test\0443\x002",
-            "gh\0a b\0443\x001",
+            "gh\0api.test\x00443",
+            "gh\0api.test\x00443\x002",
+            "gh\0a b\x00443\x001",
             "gh\0a\x0070000\x001",
         ] {
             assert_eq!(Handover::decode(bad.as_bytes()), Err(BadHandover), "{bad:?}");

@@ -120,7 +120,8 @@ impl Tasks {
 
     /// The first request that carries a credential has it minted.
     async fn mint_for(&self, task: u64, one: &One) -> Result<Kept, DenialCode> {
-        let (lease, secret) = match one.read.borrow_mut().take() {
+        let read = one.read.borrow_mut().take();
+        let (lease, secret) = match read {
             Some(secret) => (one.lease(fingerprint_of([secret.expose()])), secret),
             None => self.minted(task, one).await?,
         };

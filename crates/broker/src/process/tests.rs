@@ -225,7 +225,7 @@ fn what_is_minted_after_its_run_has_ended_is_ended_at_once() {
         let mut config = world.helper(BOTH);
         let slow = world.script("slow", "until [ -e $D/go ]; do sleep 0.01; done; exec $D/mint");
         config.kind = Kind::Exec { command: vec![slow], scope: Default::default() };
-        let tasks = Arc::new(world.tasks(&config));
+        let tasks = Rc::new(world.tasks(&config));
         let preparing = tasks.clone();
         let preparing =
             tokio::task::spawn_local(async move { refused(&preparing, ask("exec.helper")).await });

@@ -9,7 +9,7 @@ use cofferdam_core::egress::{ConnectPermit, DenialCode, Door, Host, RequestHead,
 use cofferdam_core::secret::Secret;
 use cofferdam_core::weaken::{self, Control};
 use hyper::Request;
-use hyper::header::HOST;
+use hyper::header::{HOST, HeaderValue};
 use tokio::sync::OnceCell;
 
 use super::place::{self, Carries};
@@ -73,7 +73,7 @@ impl StandIn {
         self.is_alive()?;
         let path = request.uri().path_and_query().map_or("", |target| target.as_str());
         let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-        let hosts = request.headers().get_all(HOST).into_iter().map(|value| value.as_bytes());
+        let hosts = request.headers().get_all(HOST).into_iter().map(HeaderValue::as_bytes);
         let head = RequestHead {
             authorities: &authority.into_iter().chain(hosts).collect::<Vec<_>>(),
             server_name: None,

@@ -254,7 +254,7 @@ fn broker() -> u8 {
     let state =
         || node().map_or_else(|_| host::state_folder(&Node::default()), |node| host::state_folder(&node));
     let issuers = || load_issuers(&host::operator_files("issuers.toml"));
-    cofferdam_broker::process::main(state, issuers, || crate::egress::trusted(node().unwrap_or_default()))
+    cofferdam_broker::process::main(state, issuers, || crate::egress::trusted(&node().unwrap_or_default()))
 }
 
 /// The subcommand of a worker: `clap`'s name of [`Command::WasmWorker`].

@@ -74,7 +74,7 @@ pub(crate) fn the_secret_is_nowhere_but_in_the_broker(row: &mut Row) -> Ended {
     let child = start(&mut world.net.command(&command));
     let slow = || world.net.seen().requests.iter().any(|request| request.path == "/slow?ms=4000");
     assert!(eventually(Duration::from_secs(20), slow), "a request of the program's arrives");
-    let holders = holders(child.id() as i32, &Secrets::new(&[secret.clone()]));
+    let holders = holders(child.id() as i32, &Secrets::new(std::slice::from_ref(&secret)));
     let mut surrogates = BTreeSet::new();
     let ran = wait(child, began);
     row.heard(&ran);

@@ -239,7 +239,7 @@ fn an_event_that_is_there_twice_or_from_another_log_is_found() {
     rewrite(&state, &changed);
     assert_eq!(findings(&state), [Finding::Reordered { line: 4, seq: 3 }]);
     // Of another time: two logs of the same events in the same millisecond are the same log.
-    std::thread::sleep(std::time::Duration::from_millis(5));
+    std::thread::sleep(Duration::from_millis(5));
     let foreign = lines(&two_runs());
     changed = good.clone();
     changed[3] = foreign[3].clone();
