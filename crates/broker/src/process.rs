@@ -6,11 +6,13 @@
 //! - `orphans` are those of runs that nobody serves any more; `trials` mint to see whether an issuer does what it should.
 //! - `host` is how it tells what happens; over its standard output come the ways by which proxies reach it (`ways`).
 
+mod delivery;
+mod end;
 mod host;
 mod orphans;
+mod refusal;
 mod stand_ins;
 mod tasks;
-mod template;
 #[cfg(test)]
 mod tests;
 mod timer;

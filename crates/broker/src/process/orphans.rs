@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::Refused;
-use super::tasks::{Live, Tasks, described, end_each, host};
+use super::end::{described, end_each};
+use super::refusal::host;
+use super::tasks::{Live, Tasks};
 use crate::control::{Ended, State, Whose};
 use crate::journal::{Entry, Open};
 

@@ -13,7 +13,9 @@ use cofferdam_core::weaken::{self, Control};
 use tokio::sync::{OnceCell, watch};
 
 use super::Refused;
-use super::tasks::{Known, Tasks, fingerprint_of, host, of_issuer, seconds};
+use super::end::fingerprint_of;
+use super::refusal::{host, of_issuer};
+use super::tasks::{Known, Tasks, seconds};
 use crate::config::{Inject, Kind};
 use crate::control::{Ask, Ended, InRequests, Lease, Refusal, RuleText, State, What};
 use crate::upstream::connection::{Run, Secrets};

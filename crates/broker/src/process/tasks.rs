@@ -9,27 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cofferdam_core::secret::Secret;
-use sha2::{Digest as _, Sha256};
-use tokio::time::timeout;
 
+use super::delivery::{check_templates, deliveries};
+use super::end::{end_each, fingerprint, forgotten};
 use super::host::Host;
+use super::refusal::{of_issuer, of_journal, over};
 use super::stand_ins::InUse;
 use super::timer::Timer;
-use super::{Issuers, Refused, template};
+use super::{Issuers, Refused, refusal};
 use crate::config::{IssuerConfig, Kind};
-use crate::control::{Answer, Ask, Ended, Lease, Refusal, State};
+use crate::control::{Answer, Ask, Ended, Lease, Refusal};
 use crate::issuer::{self, Alive, Issuer, IssuerError, Minted};
 use crate::journal::{Entry, Journal, Open};
 
 /// How long a lease's end may take: revoking, and seeing that it is dead. Less than the host waits
 /// (`client::ENDING`).
 const ENDING: Duration = Duration::from_secs(15);
-
-/// How long is waited between two looks at something that was revoked and still does something.
-const AGAIN: Duration = Duration::from_millis(20);
-
-/// How often it is looked at.
-const LOOKS: usize = 25;
 
 /// What an issuer needs beyond the time of a run, so that its clock may be a little behind.
 const SLACK: Duration = Duration::from_secs(30);
@@ -222,7 +217,7 @@ impl Tasks {
         let now = SystemTime::now();
         let most = known.config.max_ttl.unwrap_or(Duration::MAX);
         let until = now + Duration::from_millis(ask.ttl_ms).saturating_add(SLACK).min(most);
-        let handle = handle().map_err(|error| host(format!("there is no randomness: {error}")))?;
+        let handle = handle().map_err(|error| refusal::host(format!("there is no randomness: {error}")))?;
         let entry = Entry {
             run: run.to_owned(),
             name: ask.name.clone(),
@@ -363,143 +358,6 @@ impl Tasks {
     }
 }
 
-/// What became of a lease, and its entry if nothing of it can be alive any more but what expires.
-pub(super) type EndedOne = (Ended, Option<Open>);
-
-/// Ends leases side by side: one that is slow holds up no other.
-pub(super) async fn end_each(held: Vec<Live>, began: Instant, within: Duration) -> Vec<EndedOne> {
-    let end = |live| tokio::task::spawn_local(end_one(live, began, within));
-    let ends: Vec<_> = held.into_iter().map(end).collect();
-    let mut ended = vec![];
-    for end in ends {
-        ended.extend(end.await.ok());
-    }
-    ended
-}
-
-async fn end_one(live: Live, began: Instant, within: Duration) -> EndedOne {
-    let Live { known, entry, open, minted, timer } = live;
-    drop(timer); // it is ended now
-    let can_revoke = known.issuer.can_revoke(&entry.handle);
-    let state = match timeout(within, revoke_and_look(&known, &entry, minted.as_deref())).await {
-        Ok(Ok(Some(verified))) => State::Dead { after_us: began.elapsed().as_micros() as u64, verified },
-        Ok(Ok(None)) => State::Expires,
-        Ok(Err(error)) => State::Unknown { why: error.to_string() },
-        Err(_) => State::Unknown {
-            why: format!("`{}` had not answered after {} s", entry.issuer, within.as_secs()),
-        },
-    };
-    let open = (!matches!(state, State::Unknown { .. })).then_some(open);
-    let expires = minted.as_ref().map_or(entry.expires, |minted| minted.expires.map(seconds));
-    let fingerprint = minted.as_deref().map(fingerprint).unwrap_or_default();
-    let lease = Lease { expires, fingerprint, ..described(&entry, can_revoke) };
-    (Ended { run: entry.run, lease, state }, open)
-}
-
-/// Closes the entry of what has ended.
-fn forgotten((ended, open): EndedOne) -> Ended {
-    let _ = open.map(Open::close); // otherwise it is revoked once more
-    ended
-}
-
-/// How it was seen that it is dead; none where it can't be revoked.
-async fn revoke_and_look(
-    known: &Known,
-    entry: &Entry,
-    minted: Option<&Minted>,
-) -> Result<Option<String>, IssuerError> {
-    if !known.issuer.can_revoke(&entry.handle) {
-        return Ok(None);
-    }
-    known.issuer.revoke(&entry.handle).await?;
-    for _ in 0..LOOKS {
-        match known.issuer.try_use(&entry.handle, &entry.scope, minted).await? {
-            Alive::No(how) => return Ok(Some(how)),
-            Alive::Yes => tokio::time::sleep(AGAIN).await,
-        }
-    }
-    let why = "says that it revoked the credential, which still works".to_owned();
-    Err(IssuerError::Refused { issuer: entry.issuer.clone(), why })
-}
-
-pub(super) fn described(entry: &Entry, can_revoke: bool) -> Lease {
-    Lease {
-        name: entry.name.clone(),
-        issuer: entry.issuer.clone(),
-        scope: entry.scope.clone(),
-        minted: entry.minted,
-        expires: entry.expires,
-        can_revoke,
-        fingerprint: String::new(),
-        is_weak: false,
-        uses: None,
-    }
-}
-
-/// Whether each part that is to be delivered is one that its issuer mints.
-fn check_templates(ask: &Ask, config: &IssuerConfig) -> Result<(), Refused> {
-    let parts = config.kind.parts();
-    for (variable, template) in &ask.deliver {
-        if let Some(unknown) = template::unknown_part(template, parts) {
-            return Err(Refused {
-                kind: Refusal::Request,
-                message: format!(
-                    "`{variable}` is to have the part `{{{unknown}}}`, which no credential of `{}` has",
-                    ask.issuer
-                ),
-                fix: format!("its parts are {}", template::all_parts(parts)),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// The variables of a credential: templates, with its parts in place of `{part}`. What is no part stays as it stands.
-fn deliveries(ask: &Ask, config: &IssuerConfig, minted: Option<&Minted>) -> Vec<(String, Secret)> {
-    let usual = config.kind.usual_variables().iter().map(|(name, value)| ((*name).into(), (*value).into()));
-    let mut wanted: Vec<(String, String)> =
-        if ask.deliver.is_empty() { usual.collect() } else { ask.deliver.clone() };
-    if wanted.is_empty() {
-        wanted.push((token_variable(&ask.name), "{token}".to_owned())); // clients have no name of their own for it
-    }
-    let (host, port) = config.hosts.first().and_then(|host| host.rsplit_once(':')).unwrap_or_default();
-    let part = |name: &str| match name {
-        "host" => Some(host.as_bytes()),
-        "port" => Some(port.as_bytes()),
-        name => minted?.parts.get(name).map(Secret::expose),
-    };
-    wanted.into_iter().map(|(name, template)| (name, filled(&template, part))).collect()
-}
-
-/// Where a program finds a token that nobody named a variable for: the credential's name and `_TOKEN`.
-fn token_variable(name: &str) -> String {
-    let letter =
-        |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
-    name.chars().map(letter).chain("_TOKEN".chars()).collect()
-}
-
-fn filled<'a>(template: &str, part: impl Fn(&str) -> Option<&'a [u8]>) -> Secret {
-    const LONGEST: usize = 64 << 10; // so that it never grows, and leaves no copy
-    let (mut value, mut rest) = (Vec::with_capacity(LONGEST.max(template.len())), template);
-    while let Some(at) = rest.find('{') {
-        value.extend_from_slice(&rest.as_bytes()[..at]);
-        rest = &rest[at..];
-        let end = rest.find('}');
-        match end.and_then(|end| Some((end, part(&rest[1..end])?))) {
-            Some((end, bytes)) => {
-                value.extend_from_slice(bytes);
-                rest = &rest[end + 1..];
-            }
-            None => {
-                value.push(b'{');
-                rest = &rest[1..];
-            }
-        }
-    }
-    value.extend_from_slice(rest.as_bytes());
-    Secret::new(value)
-}
-
 /// A name that nobody else has and that stands anywhere: 120 random bits.
 fn handle() -> io::Result<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -508,84 +366,13 @@ fn handle() -> io::Result<String> {
     Ok(format!("cofferdam_{text}"))
 }
 
-/// The first four bytes of the hash of all that is secret of it.
-fn fingerprint(minted: &Minted) -> String {
-    let secret = minted.parts.iter().filter(|(name, _)| matches!(**name, "key" | "password" | "token"));
-    fingerprint_of(secret.map(|(_, value)| value.expose()))
-}
-
-pub(super) fn fingerprint_of<'a>(secrets: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let mut hash = Sha256::new();
-    secrets.into_iter().for_each(|secret| hash.update(secret));
-    hash.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
-}
-
 pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
-pub(super) fn host(message: String) -> Refused {
-    Refused { kind: Refusal::Host, message, fix: "see what the kernel says of the state folder".to_owned() }
-}
-
-/// The refusal that nobody waits for any more.
-fn over() -> Refused {
-    Refused {
-        kind: Refusal::Host,
-        message: "the run ended before its credentials were there".to_owned(),
-        fix: "see why its issuer takes so long".to_owned(),
-    }
-}
-
-fn of_journal(error: &io::Error) -> Refused {
-    Refused {
-        kind: Refusal::Host,
-        message: format!("the journal of leases can't be written: {error}"),
-        fix: "see that there is room for it below the state folder, and that it is yours".to_owned(),
-    }
-}
-
-pub(super) fn of_issuer(error: &IssuerError) -> Refused {
-    let (kind, fix) = match error {
-        IssuerError::Root { .. } => (Refusal::Host, "mend its `root` in issuers.toml"),
-        IssuerError::Unreachable { .. } | IssuerError::Lost { .. } => {
-            (Refusal::Upstream, "see whether it runs and can be reached from here")
-        }
-        IssuerError::Unusable { .. } => (
-            Refusal::Upstream,
-            "have the helper print what is missing: docs/credentials.md says what it prints",
-        ),
-        IssuerError::Refused { .. } => (
-            Refusal::Upstream,
-            "see that its root may do this, and that its server has what its table names (docs/credentials.md and \
-             docs/issuers.md say what it takes)",
-        ),
-    };
-    Refused { kind, message: error.to_string(), fix: fix.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn templates_are_filled_with_what_is_a_part_and_keep_the_rest() {
-        let part = |name: &str| match name {
-            "user" => Some(&b"u"[..]),
-            "password" => Some(&b"{user}"[..]),
-            _ => None,
-        };
-        let said = |template: &str| String::from_utf8(filled(template, part).expose().to_vec()).unwrap();
-        assert_eq!(said("a{user}b{password}c"), "aub{user}c", "what was put in is not read again");
-        assert_eq!(said("{"), "{");
-        assert_eq!(said("{\"json\": {user}}"), "{\"json\": u}");
-        assert_eq!(said("{nobody}"), "{nobody}");
-    }
-
-    #[test]
-    fn a_token_has_a_variable_by_its_name() {
-        assert_eq!(token_variable("vault.shop-1"), "VAULT_SHOP_1_TOKEN");
-    }
 
     #[test]
     fn handles_differ() {

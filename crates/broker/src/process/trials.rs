@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::Refused;
-use super::tasks::{Known, Tasks, of_issuer};
+use super::refusal::of_issuer;
+use super::tasks::{Known, Tasks};
 use crate::config::Kind;
 use crate::control::{Ask, Ended, State};
 use crate::issuer::{Alive, Scope};
