@@ -2,7 +2,8 @@
 //! host is at the other end of its standard input. When that is gone, whatever it was doing, everything that lives is
 //! revoked.
 //!
-//! - `tasks` has the leases of the runs that it serves, `stand_ins` what of them requests carry.
+//! - `tasks` has the leases of the runs that it serves, `stand_ins` what of them requests carry, `delivery` what programs
+//!   get. `end` ends them, `timer` before that those whose time is over.
 //! - `orphans` are those of runs that nobody serves any more; `trials` mint to see whether an issuer does what it should.
 //! - `host` is how it tells what happens; over its standard output come the ways by which proxies reach it (`ways`).
 
