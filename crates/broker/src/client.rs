@@ -218,11 +218,16 @@ impl Brokered {
             name: rule.name.clone(),
             issuer: rule.issuer.clone(),
             scope,
-            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            ttl_ms: milliseconds(ttl),
+            asked_ttl_ms: rule.ttl.map(milliseconds),
             deliver,
             in_requests: is_in_requests.then_some(InRequests { inject, max_uses, rules }),
         }
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn rule_text(rule: &NetworkRule) -> RuleText {

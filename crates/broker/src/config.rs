@@ -204,6 +204,13 @@ impl Kind {
         }
     }
 
+    /// Whether nothing of a credential works any more after its time, also of what it began. Roles of PostgreSQL keep
+    /// their sessions, and users of Redis have no time.
+    #[must_use]
+    pub fn ends_by_itself(&self) -> bool {
+        matches!(self, Kind::Exec { .. } | Kind::Registry { .. } | Kind::Ssh { .. })
+    }
+
     /// Whether its credentials are one token, which can stand in a request.
     #[must_use]
     pub fn is_a_token(&self) -> bool {

@@ -58,6 +58,8 @@ pub(crate) struct Ask {
     pub(crate) scope: BTreeMap<String, Vec<String>>,
     /// How long it may live at most, in milliseconds.
     pub(crate) ttl_ms: u64,
+    /// The same, where that is what a policy says and not how long the run may last.
+    pub(crate) asked_ttl_ms: Option<u64>,
     /// Variables and their templates. Empty for those that clients of this kind read.
     pub(crate) deliver: Vec<(String, String)>,
     /// Where it stands in requests, if it is kept from the program.

@@ -5,6 +5,7 @@ use std::env;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use std::time::SystemTime;
 
 use cofferdam_broker::client::{Broker, BrokerProgram, Brokered, LONGEST_END, Orphaned, Wanted};
 use cofferdam_broker::{Orphans, Tested};
@@ -86,13 +87,35 @@ pub(crate) fn broker() -> Result<Arc<Broker>, Fault> {
 ///
 /// A [`Fault`]: there is no such issuer, or no broker.
 pub(crate) fn rules(broker: &Broker, flags: &[CredFlag]) -> Result<Vec<NetworkRule>, Fault> {
-    let mut rules = vec![];
-    for flag in flags {
+    let mut rules: Vec<NetworkRule> = vec![];
+    for (at, flag) in flags.iter().enumerate() {
+        if flags[..at].iter().any(|earlier| earlier.name == flag.name) {
+            return Err(twice(&format!("--cred `{}` is there twice", flag.name)));
+        }
         let described = block_on(broker.describe(&flag.issuer))?;
         let in_requests = described.stands_in_requests;
-        rules.extend(described.hosts.iter().filter_map(|host| rule(&flag.name, host, in_requests)));
+        let own: Vec<_> =
+            described.hosts.iter().filter_map(|host| rule(&flag.name, host, in_requests)).collect();
+        let same = |one: &&NetworkRule| {
+            in_requests && rules.iter().any(|rule| rule.host == one.host && rule.ports == one.ports)
+        };
+        if let Some(one) = own.iter().find(same) {
+            let host = &one.host;
+            return Err(twice(&format!(
+                "two credentials are for requests to {host}, and a request carries one"
+            )));
+        }
+        rules.extend(own);
     }
     Ok(rules)
+}
+
+fn twice(message: &str) -> Fault {
+    Fault {
+        code: FaultCode::CredentialDenied,
+        message: message.to_owned(),
+        fix: Some("leave one of them out, or write a policy whose rules have other paths".to_owned()),
+    }
 }
 
 /// The rule for a host: of requests that carry the credential, or of connections on which a program says it itself.
@@ -224,16 +247,17 @@ fn said(run: &str, lease: &LeaseEnd) -> String {
     let LeaseEnd { name, issuer, .. } = lease;
     match &lease.state {
         LeaseState::Dead { verified, .. } => {
-            format!("revoked the credential `{name}` of {issuer} that the killed run {run} left: {verified}")
+            format!("revoked the credential `{name}` of {issuer} that run {run} left: {verified}")
+        }
+        LeaseState::Expires if lease.expires.is_some_and(|at| at < SystemTime::now()) => {
+            format!("the credential `{name}` of {issuer} that run {run} left has expired")
         }
         LeaseState::Expires => {
-            format!(
-                "the credential `{name}` of {issuer} that the killed run {run} left can't be revoked, and expires"
-            )
+            format!("the credential `{name}` of {issuer} that run {run} left can't be revoked, and expires")
         }
         LeaseState::Unknown { why } => {
             format!(
-                "the credential `{name}` of {issuer} that the killed run {run} left MAY STILL BE ALIVE: {why}; the \
+                "the credential `{name}` of {issuer} that run {run} left MAY STILL BE ALIVE: {why}; the \
                  next command tries again, and `cofferdam gc` waits for up to {} s",
                 LONGEST_END.as_secs()
             )

@@ -148,8 +148,21 @@ fn denied(outcome: &Outcome, is_job: bool) -> Option<String> {
         None if matches!(denial.code, DenialCode::UpstreamTls | DenialCode::UpstreamUnreachable) => {
             format!("{denial}: {}", denial.code.sentence())
         }
+        None if is_about_a_credential(denial.code) => {
+            format!("it was refused {denial}: {}", denial.code.sentence())
+        }
         None => format!("it was refused {denial}, which no rule allows"),
     })
+}
+
+fn is_about_a_credential(code: DenialCode) -> bool {
+    matches!(
+        code,
+        DenialCode::CredentialExpired
+            | DenialCode::CredentialWrongHost
+            | DenialCode::CredentialWrongPlace
+            | DenialCode::ForeignCredential
+    )
 }
 
 /// What was asked for, and the host on which a name is looked up.

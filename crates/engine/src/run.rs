@@ -31,7 +31,7 @@ use cofferdam_core::files::Pattern;
 use cofferdam_core::grant::Grant;
 use cofferdam_core::lease::{Deliveries, LeaseEnd};
 use cofferdam_core::outcome::{
-    AuditSpan, Blame, Denials, End, Fault, LimitName, NetworkUsage, Outcome, Ran, RunId, Times, Usage,
+    AuditSpan, Blame, Cancel, Denials, End, Fault, LimitName, NetworkUsage, Outcome, Ran, RunId, Times, Usage,
 };
 use cofferdam_core::outlet::Outlet;
 use cofferdam_core::policy::{Limits, PolicyHash, Profile};
@@ -658,6 +658,9 @@ impl Told<'_> {
         self.story.note(&events);
         stop_at("end-recorded");
         self.hints.extend(self.story.outcome.leases.iter().filter_map(leases::warning));
+        if self.end == End::Cancelled(Cancel::Misuse) {
+            self.error = Some(fault::of_misuse(&self.story.outcome.denials));
+        }
         let Story { run, started, times, span, outcome, began, unrecorded, .. } = self.story;
         // Where that is why it was refused, the refusal says it.
         if unrecorded > 0 && self.end != End::Refused {

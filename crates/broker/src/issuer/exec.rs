@@ -132,7 +132,11 @@ impl Issuer for Exec {
             let called = helper::call(&self.config.name, &self.command, Some(&root), input.as_bytes());
             let (status, printed) = called.await?;
             if !status.success() {
-                return Err(self.refused("refuses: its helper failed"));
+                let issuer = self.config.name.clone();
+                return Err(IssuerError::Declined {
+                    issuer,
+                    why: format!("mints nothing: its helper ended with {status}"),
+                });
             }
             // What doesn't parse isn't shown: there is a token in it.
             let printed: Printed = serde_json::from_slice(&printed)

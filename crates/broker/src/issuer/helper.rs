@@ -1,5 +1,7 @@
 //! The operator's own programs, as more than one issuer calls them.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -17,6 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The variable in which a helper finds the root.
 const ROOT: &str = "COFFERDAM_ROOT";
 
+/// Refuses a program that somebody else could put another in the place of: it gets a root, or a token. One that is found
+/// on the path is where the system's are.
+fn others_cannot_write(program: &str) -> Result<(), String> {
+    let path = Path::new(program);
+    let Ok(found) = path.metadata() else { return Ok(()) }; // calling it says why
+    let is_ours = found.uid() == 0 || found.uid() == cofferdam_sys::process::effective_user();
+    match program.contains('/') && (!is_ours || found.mode() & 0o022 != 0) {
+        true => Err(format!("`{program}` can be changed by others: chmod go-w, and chown it to yourself")),
+        false => Ok(()),
+    }
+}
+
 /// Calls a program; gives how it ended, and what it printed.
 ///
 /// # Errors
@@ -33,6 +47,7 @@ pub(super) async fn call(
     let [program, args @ ..] = words else {
         return Err(unreachable("its table names no program to call".to_owned()));
     };
+    others_cannot_write(program).map_err(unreachable)?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     if let Some(root) = root.and_then(|root| std::str::from_utf8(root.expose()).ok()) {

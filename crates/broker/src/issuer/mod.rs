@@ -61,6 +61,9 @@ pub(crate) enum Alive {
 /// Something that an issuer didn't do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IssuerError {
+    /// It says that it minted nothing.
+    #[error("`{issuer}` {why}")]
+    Declined { issuer: String, why: String },
     /// Its root can't be had, or isn't one.
     #[error("the root of `{issuer}` {why}")]
     Root { issuer: String, why: String },
@@ -82,7 +85,10 @@ impl IssuerError {
     /// Whether nothing can be alive where this is what minting ended with.
     pub(crate) fn left_nothing(&self) -> bool {
         match self {
-            IssuerError::Root { .. } | IssuerError::Unreachable { .. } | IssuerError::Unusable { .. } => true,
+            IssuerError::Declined { .. }
+            | IssuerError::Root { .. }
+            | IssuerError::Unreachable { .. }
+            | IssuerError::Unusable { .. } => true,
             IssuerError::Lost { .. } | IssuerError::Refused { .. } => false,
         }
     }

@@ -71,7 +71,7 @@ impl Postgres {
         let mut session = self.session.lock().await;
         if session.as_ref().is_none_or(Client::is_closed) {
             let settings = self.settings().await?;
-            *session = Some(log_in(&settings).await.map_err(|error| self.unreachable(&error))?);
+            *session = Some(log_in(&settings).await.map_err(|error| self.no_session(&error))?);
         }
         let Some(client) = session.as_ref() else { return Err(self.unreachable(&Failed::Late)) };
         let ran = timeout(PATIENCE, client.simple_query(statements)).await;
@@ -89,6 +89,17 @@ impl Postgres {
                 *session = None; // nobody knows what it is still doing
                 Err(self.lost(&Failed::Late))
             }
+        }
+    }
+
+    /// Why the root has no session: the server refuses it, or there is none.
+    fn no_session(&self, error: &Failed) -> IssuerError {
+        match error {
+            Failed::Server(said) if said.as_db_error().is_some() => IssuerError::Root {
+                issuer: self.config.name.clone(),
+                why: format!("is refused by the server: {error}"),
+            },
+            error => self.unreachable(error),
         }
     }
 

@@ -1,11 +1,11 @@
 //! The end of a lease: it is revoked, and then tried by another way than the answer of who revoked it.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use super::tasks::{Known, Live, seconds};
+use super::tasks::{Known, Live, SLACK, seconds};
 use crate::control::{Ended, Lease, State};
 use crate::issuer::{Alive, IssuerError, Minted};
 use crate::journal::{Entry, Open};
@@ -41,6 +41,12 @@ async fn end_one(live: Live, began: Instant, within: Duration) -> EndedOne {
         Err(_) => State::Unknown {
             why: format!("`{}` had not answered after {} s", entry.issuer, within.as_secs()),
         },
+    };
+    // What ends by itself has, whoever could have been asked: so no entry stays for ever.
+    let is_over = entry.expires.is_some_and(|at| at + SLACK.as_secs() < seconds(SystemTime::now()));
+    let state = match state {
+        State::Unknown { .. } if is_over && known.config.kind.ends_by_itself() => State::Expires,
+        state => state,
     };
     let open = (!matches!(state, State::Unknown { .. })).then_some(open);
     let expires = minted.as_ref().map_or(entry.expires, |minted| minted.expires.map(seconds));

@@ -10,6 +10,15 @@ pub(super) fn host(message: String) -> Refused {
     Refused { kind: Refusal::Host, message, fix: "see what the kernel says of the state folder".to_owned() }
 }
 
+/// Two credentials for one variable.
+pub(super) fn twice(variable: &str) -> Refused {
+    Refused {
+        kind: Refusal::Request,
+        message: format!("two credentials would be in the variable {variable}"),
+        fix: "name other variables for one of them, with `deliver` or `surrogate_env` in a policy".to_owned(),
+    }
+}
+
 /// The refusal that nobody waits for any more.
 pub(super) fn over() -> Refused {
     Refused {
@@ -32,6 +41,9 @@ pub(super) fn of_issuer(error: &IssuerError) -> Refused {
         IssuerError::Root { .. } => (Refusal::Host, "mend its `root` in issuers.toml"),
         IssuerError::Unreachable { .. } | IssuerError::Lost { .. } => {
             (Refusal::Upstream, "see whether it runs and can be reached from here")
+        }
+        IssuerError::Declined { .. } => {
+            (Refusal::Upstream, "call it by hand with the same input, to see what it says")
         }
         IssuerError::Unusable { .. } => (
             Refusal::Upstream,

@@ -72,6 +72,8 @@ impl Tasks {
             read => surrogate::of(read.as_ref().map_or("", prefix), &random),
         };
         let hosts = known.config.hosts.iter().filter_map(|host| Authority::parse(host.as_bytes()).ok());
+        let hosts: Vec<_> = hosts.map(|authority| (authority.host().clone(), authority.port())).collect();
+        within_hosts(&ask, &in_requests, &hosts)?;
         let now = SystemTime::now();
         let most = known.config.max_ttl.unwrap_or(Duration::MAX);
         let stand_in = StandIn {
@@ -79,7 +81,7 @@ impl Tasks {
             surrogate: surrogate.clone(),
             place,
             rules: Rules::new(&in_requests.rules.iter().filter_map(rule).collect::<Vec<_>>()),
-            hosts: hosts.map(|authority| (authority.host().clone(), authority.port())).collect(),
+            hosts,
             until: now + Duration::from_millis(ask.ttl_ms).min(most),
             max_uses: in_requests.max_uses,
             uses: Cell::new(0),
@@ -175,10 +177,9 @@ impl One {
         let verified = match (self.failed.borrow().as_ref(), tried) {
             (Some(why), _) => Some(format!("it could not be minted: {why}")),
             (None, Some(Ok(_))) => None,
-            (None, _) if self.known.config.kind == Kind::Static => Some(
-                "the broker refuses what stood for it; the secret itself, which isn't made for a run, never left"
-                    .to_owned(),
-            ),
+            (None, _) if self.known.config.kind == Kind::Static => {
+                Some("what stood for it is refused".to_owned())
+            }
             (None, _) => Some("no request carried it, so it was never minted".to_owned()),
         };
         let state = match verified {
@@ -187,6 +188,27 @@ impl One {
         };
         Ended { run: run.to_owned(), lease: self.lease(String::new()), state }
     }
+}
+
+/// Whether each rule is for a host to which the issuer's operator lets its credentials go.
+fn within_hosts(ask: &Ask, in_requests: &InRequests, hosts: &[(Host, u16)]) -> Result<(), Refused> {
+    let is_known =
+        |host: &str, port: u16| hosts.iter().any(|(known, its)| known.to_string() == host && *its == port);
+    for RuleText { host, ports, .. } in &in_requests.rules {
+        if let Some(port) = ports.iter().find(|port| !is_known(host, **port)) {
+            let allowed: Vec<_> = hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+            return Err(Refused {
+                kind: Refusal::Request,
+                message: format!("`{}` lets no credential go to {host}:{port}", ask.issuer),
+                fix: format!(
+                    "take `credential = \"{}\"` off that rule; it goes to {}",
+                    ask.name,
+                    allowed.join(", ")
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Where a credential stands: where the issuer's operator says, and the policy can only say the same.

@@ -27,7 +27,7 @@ use crate::journal::{Entry, Journal, Open};
 const ENDING: Duration = Duration::from_secs(15);
 
 /// What an issuer needs beyond the time of a run, so that its clock may be a little behind.
-const SLACK: Duration = Duration::from_secs(30);
+pub(super) const SLACK: Duration = Duration::from_secs(30);
 
 /// Everybody's leases.
 pub(super) struct Tasks {
@@ -132,6 +132,7 @@ impl Tasks {
         // Everything is looked at before anything is minted.
         let checked: Vec<_> = asks.iter().map(|ask| self.check(ask)).collect::<Result<_, _>>()?;
         self.in_use().insert(task, InUse::new(run));
+        let mut names = std::collections::BTreeSet::new();
         let (mut variables, mut secrets, mut leases) = (vec![], vec![], vec![]);
         for (ask, known) in asks.into_iter().zip(checked) {
             let has_ended = self.preparing().get(&task).copied().unwrap_or_default();
@@ -140,6 +141,10 @@ impl Tasks {
             match prepared {
                 Ok((delivered, lease)) => {
                     leases.extend(lease);
+                    if let Some((twice, _)) = delivered.iter().find(|(name, _)| !names.insert(name.clone())) {
+                        self.end(task).await;
+                        return Err(refusal::twice(twice));
+                    }
                     delivered.into_iter().for_each(|(name, value)| {
                         variables.push(name);
                         secrets.push(value);
@@ -174,7 +179,7 @@ impl Tasks {
             return Err(Refused {
                 kind: Refusal::Request,
                 message: format!("the secret of `{}` outlives every run, so no program gets it", ask.issuer),
-                fix: "let it stand in requests: `credential` in a [[network.allow]], and `inject`".to_owned(),
+                fix: "let it stand in requests: `credential` in a [[network.allow]] without `protocol`, which is HTTP over TLS".to_owned(),
             });
         }
         let lease = self.mint(task, run, &ask, &known).await?;
@@ -268,9 +273,13 @@ impl Tasks {
             *has_ended = true; // what is being minted just now is ended by who asked for it
         }
         let began = Instant::now();
-        let (mut ended, uses) = self.stop_using(task, began);
+        let (unminted, uses) = self.stop_using(task, began);
         let held = self.live().remove(&task).unwrap_or_default();
-        ended.extend(end_each(held, began, ENDING).await.into_iter().map(forgotten));
+        let mut ended: Vec<_> = end_each(held, began, ENDING).await.into_iter().map(forgotten).collect();
+        // What may have been minted, although its answer was lost, is said as that.
+        let is_said = |one: &Ended| ended.iter().any(|said| said.lease.name == one.lease.name);
+        let unsaid: Vec<_> = unminted.into_iter().filter(|one| !is_said(one)).collect();
+        ended.extend(unsaid);
         for (name, count) in uses {
             if let Some(ended) = ended.iter_mut().find(|ended| ended.lease.name == name) {
                 ended.lease.uses = Some(count);
@@ -320,7 +329,11 @@ impl Tasks {
             if !ceiling.iter().any(|(field, _)| field == name) {
                 let fields: Vec<_> = ceiling.iter().map(|(field, _)| *field).collect();
                 let message = format!("`{}` has nothing called `{name}` to narrow", ask.issuer);
-                return Err(refused(message, format!("its fields are {}", fields.join(", "))));
+                let fix = match fields.is_empty() {
+                    true => "leave it out: its scope is the hosts and paths of rules".to_owned(),
+                    false => format!("its fields are {}", fields.join(", ")),
+                };
+                return Err(refused(message, fix));
             }
         }
         for (field, allowed) in ceiling {
@@ -340,6 +353,14 @@ impl Tasks {
                 let message = format!("`{}` gives one `{field}` at a time", ask.issuer);
                 return Err(refused(message, "ask for two credentials".to_owned()));
             }
+        }
+        if let (Some(asked), Some(most)) = (ask.asked_ttl_ms, known.config.max_ttl)
+            && Duration::from_millis(asked) > most
+        {
+            let most = humantime::format_duration(most);
+            let message =
+                format!("the credential `{}` is to live longer than `{}` lets any", ask.name, ask.issuer);
+            return Err(refused(message, format!("write at most `ttl = \"{most}\"`")));
         }
         check_templates(ask, &known.config)?;
         Ok(known)

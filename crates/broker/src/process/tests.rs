@@ -76,6 +76,7 @@ fn ask(issuer: &str) -> Ask {
         issuer: issuer.to_owned(),
         scope: Default::default(),
         ttl_ms: 60_000,
+        asked_ttl_ms: None,
         deliver: vec![],
         in_requests: None,
     }

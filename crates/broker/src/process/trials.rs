@@ -73,6 +73,7 @@ async fn mint_and_end(tasks: &Tasks, known: &Known, run: &str, scope: Scope) -> 
         issuer: known.config.name.clone(),
         scope,
         ttl_ms: TTL.as_millis() as u64,
+        asked_ttl_ms: None,
         deliver: vec![],
         in_requests: None,
     };

@@ -85,6 +85,7 @@ pub(crate) fn judge(
     if let Some(value) = values.next() {
         match in_place(place, value).as_deref().map(String::as_str) {
             Some(found) if found == surrogate => carries = Carries::Surrogate,
+            Some("") => {} // a variable that wasn't set: it goes as it is, and the host asks for more
             Some(found) if is_ours(found) => return Err(DenialCode::CredentialWrongHost),
             _ if holds(value.as_bytes(), surrogate) => return Err(DenialCode::CredentialWrongPlace),
             _ if weaken::is_off(Control::ForeignCredential) => {}

@@ -229,7 +229,9 @@ impl Options {
         let [users, file] = [users, file].map(|loaded| loaded.map(|loaded| loaded.layer).unwrap_or_default());
         let mut reached = reached(&self.allow)?;
         let broker = credentials::broker().map_err(Unprepared::Request)?;
-        reached.rules.extend(credentials::rules(&broker, &self.cred).map_err(Unprepared::Request)?);
+        // Before the others: on a host that both name, requests carry the credential.
+        let of_credentials = credentials::rules(&broker, &self.cred).map_err(Unprepared::Request)?;
+        reached.rules.splice(0..0, of_credentials);
         let mut layers = [users, file, flags_layer(self, &reached)?];
         if self.copy {
             copy_workspace(&mut layers)?;

@@ -97,7 +97,32 @@ pub(crate) fn references(file: &PolicyFile, loaded: &Loaded, source: &Source) ->
             return Err(source.error(&ttl.span, &message, "longer than the timeout", &help));
         }
     }
+    refuse_shadowed(file, &loaded.layer.network, source)?;
     refuse_dangling(file, loaded, source)
+}
+
+/// The first rule that matches decides: one with a credential behind one that has all of its requests without would give
+/// it to none.
+fn refuse_shadowed(file: &PolicyFile, rules: &[NetworkRule], source: &Source) -> Result<(), FileError> {
+    for table in file.network.allow.as_deref().unwrap_or_default() {
+        let Some(named) = &table.credential else { continue };
+        let is_its = |rule: &NetworkRule| {
+            rule.credential.as_ref() == Some(&named.value.0)
+                && rule.host.to_string() == table.host.value.0.to_string()
+        };
+        let Some(at) = rules.iter().position(is_its) else { continue };
+        let covers = |earlier: &NetworkRule| {
+            let same = NetworkRule { credential: rules[at].credential.clone(), ..earlier.clone() };
+            earlier.credential.is_none() && rules[at].within(&same)
+        };
+        if let Some(earlier) = rules[..at].iter().find(|earlier| covers(earlier)) {
+            let message =
+                format!("an earlier rule ({}) lets all of this out without the credential", earlier.label());
+            let help = "put this rule before it, or take that one out";
+            return Err(source.error(&table.host.span, &message, "never decides", help));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a rule names a credential, or the program gets the credential itself and can go

@@ -4,6 +4,7 @@
 mod tables;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,9 @@ use cofferdam_broker::config::{Inject, IssuerConfig, Kind, Root};
 use cofferdam_broker::process::Unserved;
 use cofferdam_core::egress::Authority;
 use cofferdam_sys::process;
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::error::{FileError, Source};
 use super::text;
@@ -77,12 +80,50 @@ struct StaticTable {
 }
 
 /// Where a root is: one of the three.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "lowercase", expecting = "a table like { env = \"NAME\" }")]
+#[derive(Debug)]
 enum RootTable {
     Env(String),
     File(At<PathBuf>),
     Command(Vec<String>),
+}
+
+/// What is said of a root that is none of them. Never what stands there: some write the secret itself.
+const NO_ROOT: &str =
+    "`root` is one of { env = \"NAME\" }, { file = \"/path\" } and { command = [\"program\"] }";
+
+/// The same, as the file has it.
+#[derive(Deserialize)]
+struct RootKeys {
+    env: Option<String>,
+    file: Option<At<PathBuf>>,
+    command: Option<Vec<String>>,
+}
+
+impl<'de> Deserialize<'de> for RootTable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wrong = |_| D::Error::custom(NO_ROOT);
+        let value = deserializer.deserialize_map(RootVisitor).map_err(wrong)?;
+        match value {
+            RootKeys { env: Some(name), file: None, command: None } => Ok(RootTable::Env(name)),
+            RootKeys { env: None, file: Some(path), command: None } => Ok(RootTable::File(path)),
+            RootKeys { env: None, file: None, command: Some(words) } => Ok(RootTable::Command(words)),
+            _ => Err(D::Error::custom(NO_ROOT)),
+        }
+    }
+}
+
+struct RootVisitor;
+
+impl<'de> Visitor<'de> for RootVisitor {
+    type Value = RootKeys;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NO_ROOT)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RootKeys, A::Error> {
+        RootKeys::deserialize(MapAccessDeserializer::new(map))
+    }
 }
 
 /// Reads the first of these files that is there.
@@ -208,6 +249,12 @@ fn is_header(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_token) && !TAKEN.contains(&name.to_ascii_lowercase().as_str())
 }
 
+/// Letters, digits and underscores: POSIX, Base Definitions, section 8.1.
+fn is_variable(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    !name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(is_letter)
+}
+
 fn issuer(
     name: &str,
     kind: Kind,
@@ -223,9 +270,16 @@ fn issuer(
         }
     }
     let root = match root {
-        RootTable::Env(name) => Root::Env(name),
+        RootTable::Env(variable) if !is_variable(&variable) => {
+            let message = format!("the root of `{}.{name}` is in no variable that could be set", kind.name());
+            let help =
+                "name a variable in `env`, like SHOP_MINTER; the secret itself has no place in this file";
+            return Err(source.error(&(0..0), &message, "", help));
+        }
+        RootTable::Env(variable) => Root::Env(variable),
         RootTable::File(path) if !path.value.is_absolute() => {
-            let message = format!("`{}` is no absolute path", path.value.display());
+            // Not what stands there: some write the secret itself.
+            let message = format!("the root of `{}.{name}` is in no absolute path", kind.name());
             return Err(source.error(&path.span, &message, "this file", "write where it is from / on"));
         }
         RootTable::File(path) => Root::File(path.value),
@@ -296,7 +350,7 @@ mod tests {
             ("[postgres.a]\nroot = { env = \"A\" }\n", "hosts"),
             ("[oracle.a]\n", "oracle"),
             (&FILE.replace("db.internal:5432", "db.internal"), "no host with a port"),
-            (&FILE.replace("env = \"ADMIN\"", "secret = \"hunter2\""), "secret"),
+            (&FILE.replace("env = \"ADMIN\"", "secret = \"hunter2\""), "root"),
             (&FILE.replace("\"get\"", "\"@all\""), "`@all` is a category"),
             (&FILE.replace("orders:*", "a +@all"), "no pattern of keys"),
             (&FILE.replace("10.0.0.0/8", "10.0.0.0/80"), "no network"),
@@ -311,6 +365,23 @@ mod tests {
         ] {
             let error = parse(text, &Source::new("issuers.toml", text)).unwrap_err();
             assert!(unserved(&error).message.contains(says), "{}", unserved(&error).message);
+        }
+    }
+
+    #[test]
+    fn a_secret_in_the_place_of_a_root_is_refused_and_not_shown() {
+        for root in [
+            "\"hunter2-hunter2\"",
+            "{ env = \"hunter2-hunter2\" }",
+            "{ file = \"hunter2-hunter2\" }",
+            "{ secret = \"hunter2-hunter2\" }",
+            "[\"hunter2-hunter2\"]",
+            "{ env = [\"hunter2-hunter2\"] }",
+        ] {
+            let text = FILE.replace("{ env = \"ADMIN\" }", root);
+            let error = unserved(&parse(&text, &Source::new("issuers.toml", &text)).unwrap_err());
+            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+            assert!(error.message.contains("root"), "{error:?}");
         }
     }
 

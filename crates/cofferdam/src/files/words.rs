@@ -403,7 +403,7 @@ choices! {
     }
 
     /// What happens to a run that uses a credential where it doesn't belong.
-    Misuse, "answer to misuse", "\"deny\" or \"terminate\"" {
+    Misuse, "way to answer misuse", "\"deny\" or \"terminate\"" {
         /// The request is denied.
         Deny = "deny",
         /// The run is ended.

@@ -203,10 +203,14 @@ fn closing_line(outcome: &Outcome) -> String {
 fn lease(lease: &LeaseEnd) -> String {
     let end = match &lease.state {
         LeaseState::Dead { after, verified } => format!("dead after {}: {verified}", short(*after)),
+        LeaseState::Expires if lease.expires.is_none() => {
+            "can't be revoked, and nobody said when it expires".to_owned()
+        }
         LeaseState::Expires => "can't be revoked, and expires".to_owned(),
         LeaseState::Unknown { why } => format!("MAY STILL BE ALIVE: {why}"),
     };
-    format!("{} ({}) {end}", lease.name, lease.issuer)
+    let weak = if lease.is_weak { ", a secret that outlives runs" } else { "" };
+    format!("{} ({}{weak}) {end}", lease.name, lease.issuer)
 }
 
 /// Why a file wasn't let out, in plain words.

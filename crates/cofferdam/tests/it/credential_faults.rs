@@ -100,7 +100,7 @@ fn a_helper_that_fails_denies_the_request_and_the_outcome_says_why() {
     assert_eq!(outcome["denials"][0]["code"], "upstream_unreachable", "{outcome}");
     assert!(world.net.seen().requests.is_empty());
     let verified = outcome["leases"][0]["verified"].as_str().unwrap();
-    assert!(verified.contains("could not be minted") && verified.contains("helper failed"), "{outcome}");
+    assert!(verified.contains("could not be minted") && verified.contains("exit status: 3"), "{outcome}");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_journal_without_room_refuses_the_run_and_nothing_is_minted() {
     assert!(server.minted().is_empty() && !server.log().contains("CREATE ROLE"), "nobody was asked");
     // A root whose own time is over mints nothing either.
     assert_eq!(server.ask("postgres", "alter role minter valid until '2020-01-01'").code, 0);
-    operator.refuses(cred, "issuer_failed", "password authentication failed");
+    operator.refuses(cred, "issuers_unusable", "password authentication failed");
     assert!(server.minted().is_empty());
     assert_eq!(server.ask("postgres", "alter role minter valid until 'infinity'").code, 0);
     assert_eq!(operator.run(cred, "true")["leases"][0]["state"], "dead", "a positive control");

@@ -55,7 +55,7 @@ fn a_credential_is_refused_and_not_ignored() {
     let policy = product.file("p.toml", policy);
     let ran = product.run(&["--policy", policy.to_str().unwrap(), "--", "true"]);
     refused(&ran);
-    assert!(ran.stderr.contains("would have to be put into requests"), "{ran:?}");
+    assert!(ran.stderr.contains("nobody mints credentials here"), "{ran:?}");
 }
 
 /// Gaps that an ordinary user has here, whatever its cgroups are like.

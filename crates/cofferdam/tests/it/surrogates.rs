@@ -31,7 +31,8 @@ impl World {
             "[static.api]\nroot = {{ env = \"{ROOT}\" }}\nhosts = [\"api.test:443\"]\ninject = \"bearer\"\n\
              [static.keyed]\nroot = {{ env = \"{ROOT}\" }}\nhosts = [\"second.test:443\"]\ninject = \"header\"\n\
              header = \"X-Api-Key\"\n\
-             [static.pages]\nroot = {{ env = \"{ROOT}\" }}\nhosts = [\"allowed.test:443\"]\ninject = \"basic\"\n"
+             [static.pages]\nroot = {{ env = \"{ROOT}\" }}\nhosts = [\"allowed.test:443\"]\ninject = \"basic\"\n\
+             max_ttl = \"1m\"\n"
         ));
         Some(world)
     }
@@ -217,6 +218,11 @@ fn a_header_and_basic_authentication_have_their_places_too() {
     assert_eq!(header(first, "authorization"), None, "git asks so first");
     let said = stdout(&outcome);
     assert!(!said.contains(SECRET) && !said.contains(&sent), "in no form: {said}");
+    // Where a rule without a credential names the host too, the credential's comes first.
+    let both = ["--allow", "second.test", "--cred", "k=static.keyed"];
+    let outcome = world.run(&both, "curl -sS -H \"X-Api-Key: $K_TOKEN\" https://second.test/ok");
+    assert_eq!(stdout(&outcome), "ok\n", "{outcome}");
+    assert!(arrived(&world.net.seen(), SECRET));
     let crossed = "curl -sS -H \"X-Api-Key: $G_TOKEN\" https://second.test/head";
     let outcome = world.run(&["--cred", "k=static.keyed", "--cred", "g=static.pages"], crossed);
     assert_eq!(denied(&outcome), ["credential_wrong_host"], "{outcome}");
@@ -293,6 +299,11 @@ fn what_is_wrong_is_said_before_anything_starts() {
     let mut command = world.command(&["--cred", "api=static.api"], "true");
     command.env_remove(ROOT);
     refused(world.net.run(&command), "isn't set");
+    let flags = |words: &[&str]| world.net.run(&world.command(words, "true"));
+    refused(flags(&["--cred", "api=static.api", "--cred", "api=static.keyed"]), "is there twice");
+    refused(flags(&["--cred", "a=static.api", "--cred", "b=static.api"]), "a request carries one");
+    refused(flags(&["--cred", "a-b=static.api", "--cred", "a_b=static.keyed"]), "the variable A_B_TOKEN");
+    refused(flags(&["--cred", "api=static.api:path=x"]), "nothing called `path`");
     let run = |text: &str| {
         let policy = world.policy(text);
         world.net.run(&world.command(&["--policy", &policy], "true"))
@@ -304,6 +315,18 @@ fn what_is_wrong_is_said_before_anything_starts() {
         "doesn't inject as `basic`",
     );
     refused(run(&format!("{rule}{table}deliver = {{ T = \"{{token}}\" }}\n")), "outlives every run");
+    let other = rule.replace("api.test", "other.test");
+    refused(
+        run(&format!("{other}credential = \"api\"\n{table}inject = \"bearer\"\n")),
+        "lets no credential go to other.test:443",
+    );
+    refused(
+        run(&format!("{rule}{rule}paths = [\"/a/**\"]\ncredential = \"api\"\n{table}inject = \"bearer\"\n")),
+        "lets all of this out without the credential",
+    );
+    let late = "[[network.allow]]\nhost = \"allowed.test\"\ncredential = \"g\"\n\
+                [[credential]]\nname = \"g\"\nissuer = \"static.pages\"\ninject = \"basic\"\nttl = \"2m\"\n";
+    refused(run(late), "is to live longer");
     refused(
         run(&format!("{rule}protocol = \"http\"\ncredential = \"api\"\n{table}inject = \"bearer\"\n")),
         "anybody can read",

@@ -59,7 +59,7 @@ def memory(pid):
             except (OSError, ValueError, OverflowError): pass
     return found
 attempt('its own memory', lambda: memory('self'))
-sends('https://api.test/slow?ms=4000', bearer)
+sends('https://api.test/slow?ms=3000', bearer)
 ";
 
 pub(crate) fn the_secret_is_nowhere_but_in_the_broker(row: &mut Row) -> Ended {
@@ -72,7 +72,7 @@ pub(crate) fn the_secret_is_nowhere_but_in_the_broker(row: &mut Row) -> Ended {
     let command = row.command(&[&CRED[..], &["-c", &code]].concat());
     let began = Instant::now();
     let child = start(&mut world.net.command(&command));
-    let slow = || world.net.seen().requests.iter().any(|request| request.path == "/slow?ms=4000");
+    let slow = || world.net.seen().requests.iter().any(|request| request.path == "/slow?ms=3000");
     assert!(eventually(Duration::from_secs(20), slow), "a request of the program's arrives");
     let holders = holders(child.id() as i32, &Secrets::new(std::slice::from_ref(&secret)));
     let mut surrogates = BTreeSet::new();
@@ -234,7 +234,7 @@ pub(crate) fn what_stands_for_it_is_worth_nothing_elsewhere(row: &mut Row) -> En
     };
     let secret = world.keeps_a_secret(row);
     let code = crate::world::with_far_end(&format!(
-        "{SENDS}print('kept', token, flush=True)\nsends('https://api.test/slow?ms=6000', bearer)"
+        "{SENDS}print('kept', token, flush=True)\nsends('https://api.test/slow?ms=3500', bearer)"
     ));
     let command = row.command(&[&CRED[..], &["-c", &code]].concat());
     let began = Instant::now();

@@ -47,13 +47,13 @@ macro_rules! denial_codes {
 
 denial_codes! {
     /// A credential for this host has expired.
-    CredentialExpired = "credential_expired", 403, "The credential that this request needs has expired.";
+    CredentialExpired = "credential_expired", 403, "The credential that this request needs has expired, or was used as often as it may be.";
     /// A credential was sent to a host that it isn't for.
     CredentialWrongHost = "credential_wrong_host", 403, "The credential in this request is not for this host.";
     /// A credential stands where it isn't put in.
-    CredentialWrongPlace = "credential_wrong_place", 403, "The credential stands in a part of the request where it is not put in.";
+    CredentialWrongPlace = "credential_wrong_place", 403, "What stands for the credential is in a part of the request where it is not replaced: it goes whole into the one header that it is for (Authorization: Bearer, unless the task says another), and nowhere else.";
     /// A credential that isn't ours, on a host that has one of ours.
-    ForeignCredential = "foreign_credential", 403, "The request carries a credential that this task was not given.";
+    ForeignCredential = "foreign_credential", 403, "This host takes the credential of this task alone, and the request carries what may be another (an Authorization header, an API key, a cookie, a signed address, or a WebSocket).";
     /// No rule names the host.
     HostNotAllowed = "host_not_allowed", 403, "The policy of this task names no such host.";
     /// What should name a host and a port doesn't.
@@ -92,6 +92,9 @@ impl DenialCode {
             }
             DenialCode::InvalidAuthority | DenialCode::InvalidHost => {
                 "Sending it again will not help; report it if the request is what was meant."
+            }
+            DenialCode::CredentialWrongPlace | DenialCode::ForeignCredential => {
+                "Send it as this says; if that is what was done, report it."
             }
             _ => "Do not try again or look for a way around it; report it to whoever gave the task.",
         };

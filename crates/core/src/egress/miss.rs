@@ -57,7 +57,7 @@ pub(super) fn spoken(rule: &NetworkRule, to: &Destination, code: DenialCode, pro
     let wider = || NetworkRule { protocol, private, ..to_host(to) };
     Denial {
         rule: Some(rule.label()),
-        needs: to.protocol().has_requests().then(|| flag(&wider())),
+        needs: (to.protocol().has_requests() && !has_credential(&[rule])).then(|| flag(&wider())),
         ..Denial::of_destination(code, to)
     }
 }
@@ -77,12 +77,18 @@ pub(super) fn request(
     };
     Denial {
         rule: near.map(|rule| rule.label()),
-        needs: one_request(to, head.method, path).map(|rule| {
+        // A flag would let the request out without the credential that it is to carry.
+        needs: one_request(to, head.method, path).filter(|_| !has_credential(rules)).map(|rule| {
             let private = near.is_some_and(|near| near.private) || is_private(to.host());
             flag(&NetworkRule { private, ..rule })
         }),
         ..Denial::of_destination(code, to).with_request(head.method, head.path)
     }
+}
+
+/// Whether requests carry a credential by one of these rules.
+fn has_credential(rules: &[&NetworkRule]) -> bool {
+    rules.iter().any(|rule| rule.credential.is_some())
 }
 
 /// The rule for one request alone. None where no rule says exactly that: a method or a path that can't be

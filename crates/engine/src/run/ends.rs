@@ -65,7 +65,7 @@ impl Ended {
             }
             Cause::Program(Ending::Lost, _) => (End::BackendLost, Ran::Unknown, Some(fault::lost())),
             Cause::Deadline => fine(End::TimedOut),
-            Cause::Misuse => (End::Cancelled(Cancel::Misuse), ran, Some(fault::of_misuse())),
+            Cause::Misuse => fine(End::Cancelled(Cancel::Misuse)), // why is in the denials, which come later
             Cause::User => fine(End::Cancelled(Cancel::User)),
             Cause::OutputLimit => fine(End::OutputLimit),
             Cause::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {

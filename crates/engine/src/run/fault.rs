@@ -5,7 +5,7 @@ use std::io;
 use cofferdam_core::audit::AuditError;
 use cofferdam_core::backend::BackendError;
 use cofferdam_core::capability::Capability;
-use cofferdam_core::outcome::{Fault, FaultCode};
+use cofferdam_core::outcome::{Denials, Fault, FaultCode};
 use cofferdam_core::outlet::OutletError;
 use cofferdam_core::policy::Profile;
 
@@ -33,12 +33,16 @@ pub(super) fn of_state(error: &StateError) -> Fault {
 }
 
 /// The program sent a credential where it may not be.
-pub(super) fn of_misuse() -> Fault {
+pub(super) fn of_misuse(denials: &Denials) -> Fault {
+    let all = denials.counts().iter().map(|count| &count.denial);
+    let misuse = all.into_iter().find(|denial| super::way_out::is_misuse(denial.code));
+    let which = misuse.map(|denial| format!(" ({denial})")).unwrap_or_default();
     Fault {
         code: FaultCode::CredentialMisused,
-        message: "the program sent a credential where it may not be, and its policy ends a run for that"
-            .to_owned(),
-        fix: Some("look at `denials`: they say what was sent where".to_owned()),
+        message: format!(
+            "the program sent a credential where it may not be{which}, and its policy ends a run for that"
+        ),
+        fix: misuse.map(|denial| denial.code.sentence()),
     }
 }
 

@@ -164,11 +164,15 @@ impl Sink for Recorder {
 /// That a refusal was for a credential, or for what stands for one.
 fn misuse(event: &Event) -> Option<Event> {
     let Event::EgressDenied { denial, .. } = event else { return None };
-    let is_one = matches!(
-        denial.code,
+    is_misuse(denial.code).then(|| Event::CredentialMisused { denial: denial.clone() })
+}
+
+/// Whether something is refused since it isn't the credential that belongs there.
+pub(super) fn is_misuse(code: DenialCode) -> bool {
+    matches!(
+        code,
         DenialCode::CredentialWrongHost | DenialCode::CredentialWrongPlace | DenialCode::ForeignCredential
-    );
-    is_one.then(|| Event::CredentialMisused { denial: denial.clone() })
+    )
 }
 
 fn is_of_an_outlet(event: &Event) -> bool {
