@@ -156,7 +156,8 @@ fn credential(rule: &CredentialRule, rest: &Rest) -> CredentialTable {
     let ttl = rule.ttl.map(|ttl| Time(ttl).into());
     let on_misuse = rule.ends_on_misuse.then(|| Misuse::Terminate.into());
     match said {
-        Some(table) => CredentialTable { ttl, on_misuse, ..table },
+        // What was denied by name stays so.
+        Some(table) => CredentialTable { ttl, on_misuse: on_misuse.or(table.on_misuse.clone()), ..table },
         None => CredentialTable {
             name: Name(rule.name.clone()).into(),
             issuer: Name(rule.issuer.clone()).into(),

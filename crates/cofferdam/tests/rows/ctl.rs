@@ -214,7 +214,7 @@ fn never_starts(row: &mut Row, words: &[&str]) {
 fn needs_a_boundary_that_is_not_here(row: &mut Row) {
     let lacking: &[&str] = match row.boundary() {
         Boundary::Container => &["separate-kernel", "no-ambient-authority", "runtime-version"],
-        Boundary::Wasm => &["separate-kernel", "credentials"],
+        Boundary::Wasm => &["separate-kernel", "runtime-version"],
     };
     for &capability in lacking {
         let ran = row.run(&[&["--require", capability], &row.saying("ran")[..]].concat());
