@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::issuer::Kept;
@@ -85,10 +85,17 @@ impl Journal {
         let written = (|| {
             // Before there is anything to read: who finds it unlocked takes it for an orphan.
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            if file.metadata()?.nlink() == 0 {
+                // Somebody looked for orphans just before, and took it for one.
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             file.write_all(&entry.line()?)?;
             file.sync_all()?;
             File::open(&self.folder)?.sync_all()
         })();
+        if matches!(&written, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
+            return self.begin(entry);
+        }
         if let Err(error) = written {
             let _ = fs::remove_file(&path); // it says nothing that could be revoked
             return Err(error);
@@ -132,7 +139,11 @@ impl Open {
 }
 
 fn take(path: PathBuf) -> io::Result<Option<(Entry, Open)>> {
-    let mut file = File::open(&path)?;
+    // What isn't a file is none of ours, and opening it must not wait.
+    let mut file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path)?;
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Ok(None);
     }

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use cofferdam_core::secret::Secret;
 use cofferdam_sys::{fd, process};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::RootCertStore;
 use tokio::sync::mpsc;
 
@@ -59,6 +60,9 @@ pub fn main(
     issuers: impl FnOnce() -> Issuers,
     roots: impl FnOnce() -> RootCertStore,
 ) -> u8 {
+    // Each connection that is handed over takes two. As many as may be, where that can be had.
+    let most = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: most.maximum, ..most });
     let served = process::become_undumpable().and_then(|()| {
         let tls = Tls::new(roots()).map_err(io::Error::other)?;
         serve(&state(), issuers(), tls)

@@ -1,12 +1,13 @@
 //! The operator's own programs, as more than one issuer calls them.
 
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use cofferdam_core::secret::Secret;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
@@ -15,6 +16,9 @@ use super::IssuerError;
 
 /// How long a helper may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most bytes that a helper may print: a token, and words.
+const MOST_PRINTED: u64 = 1 << 20;
 
 /// The variable in which a helper finds the root.
 const ROOT: &str = "COFFERDAM_ROOT";
@@ -59,10 +63,17 @@ pub(super) async fn call(
         if let Some(mut stdin) = child.stdin.take() {
             let _ = stdin.write_all(input).await; // it may not care
         }
-        child.wait_with_output().await
+        let mut printed = Zeroizing::new(Vec::with_capacity(MOST_PRINTED as usize + 1));
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(MOST_PRINTED + 1).read_to_end(&mut printed).await?;
+        }
+        if printed.len() as u64 > MOST_PRINTED {
+            return Err(io::Error::other("it printed more than 1 MiB"));
+        }
+        Ok((child.wait().await?, printed))
     };
     match timeout(PATIENCE, whole).await {
-        Ok(Ok(output)) => Ok((output.status, Zeroizing::new(output.stdout))),
+        Ok(Ok(ended)) => Ok(ended),
         Ok(Err(error)) => Err(lost(format!("`{program}`: {error}"))),
         Err(_) => Err(lost(format!("`{program}` had not ended after 10 s"))),
     }

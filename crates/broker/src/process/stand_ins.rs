@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_core::egress::{Authority, DenialCode, Host, Rules};
@@ -10,7 +11,9 @@ use cofferdam_core::policy::{HostPattern, NetworkRule};
 use cofferdam_core::secret::Secret;
 use cofferdam_core::surrogate;
 use cofferdam_core::weaken::{self, Control};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use super::Refused;
 use super::end::fingerprint_of;
@@ -21,11 +24,19 @@ use crate::control::{Ask, Ended, InRequests, Lease, Refusal, RuleText, State, Wh
 use crate::upstream::connection::{Run, Secrets};
 use crate::upstream::stand_in::{Kept, StandIn, prefix};
 
+/// How often it is looked whether something is minted.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The most connections of one run's that are handed over at once: as many as a run may have by itself
+/// (`limits.connections`).
+pub(super) const HANDED_OVER: usize = 256;
+
 /// The credentials of one run that requests carry.
 pub(super) struct InUse {
     run: String,
     all: Vec<Rc<One>>,
     over: watch::Sender<bool>,
+    turns: Arc<Semaphore>,
 }
 
 /// One of them.
@@ -38,11 +49,43 @@ struct One {
     read: RefCell<Option<Secret>>,
     /// Why it could not be minted, if it couldn't.
     failed: RefCell<Option<String>>,
+    /// Whether something may live although it is said to have failed: then nothing more is minted.
+    may_live: Cell<bool>,
+    /// Who asks for the secret, one after the other.
+    turn: Mutex<()>,
+    /// What mints it: its end is waited for whoever asked is gone.
+    minting: RefCell<Option<JoinHandle<()>>>,
+    /// Whether nobody waits for that any more.
+    is_given_up: Cell<bool>,
 }
 
 impl InUse {
     pub(super) fn new(run: &str) -> Self {
-        InUse { run: run.to_owned(), all: vec![], over: watch::Sender::new(false) }
+        let turns = Arc::new(Semaphore::new(HANDED_OVER));
+        InUse { run: run.to_owned(), all: vec![], over: watch::Sender::new(false), turns }
+    }
+
+    /// Waits for what is being minted just now. What takes longer is ended by who mints it.
+    pub(super) async fn settle(&self, within: Duration) {
+        let settled = async {
+            for one in &self.all {
+                one.is_minted().await;
+            }
+        };
+        if timeout(within, settled).await.is_err() {
+            self.all.iter().for_each(|one| one.is_given_up.set(true));
+        }
+    }
+
+    /// Says of what was ended how often it was used, and what became of the rest: nothing of that was minted.
+    pub(super) fn complete(&self, ended: &mut Vec<Ended>, began: Instant) {
+        for one in &self.all {
+            // What may have been minted, although its answer was lost, is said as that.
+            match ended.iter_mut().find(|ended| ended.lease.name == one.ask.name) {
+                Some(ended) => ended.lease.uses = Some(one.stand_in.uses.get()),
+                None => ended.push(one.ended(&self.run, began)),
+            }
+        }
     }
 
     fn named(&self, name: &str) -> Option<&Rc<One>> {
@@ -95,6 +138,10 @@ impl Tasks {
             stand_in: Rc::new(stand_in),
             read: RefCell::new(read),
             failed: RefCell::default(),
+            may_live: Cell::new(false),
+            turn: Mutex::default(),
+            minting: RefCell::default(),
+            is_given_up: Cell::new(false),
         };
         if let Some(in_use) = self.in_use().get_mut(&task) {
             in_use.all.push(Rc::new(one));
@@ -102,24 +149,22 @@ impl Tasks {
         Ok(Secret::new(surrogate.into_bytes()))
     }
 
-    /// Tells that a run is over, if it lives.
-    pub(super) fn over(&self, task: u64) -> Option<watch::Receiver<bool>> {
-        self.in_use().get(&task).map(|in_use| in_use.over.subscribe())
+    /// Tells that a run is over, if it lives, and one of its turns to have a connection served; none where it has too
+    /// many.
+    pub(super) fn over(&self, task: u64) -> Option<(watch::Receiver<bool>, OwnedSemaphorePermit)> {
+        let in_use = self.in_use();
+        let in_use = in_use.get(&task)?;
+        Some((in_use.over.subscribe(), in_use.turns.clone().try_acquire_owned().ok()?))
     }
 
-    /// Has no request of a run carry anything any more. Gives what became of what wasn't minted for it, and how often
-    /// the others were used.
-    pub(super) fn stop_using(&self, task: u64, began: Instant) -> (Vec<Ended>, Vec<(String, u64)>) {
-        let Some(in_use) = self.in_use().remove(&task) else { return (vec![], vec![]) };
+    /// Has no request of a run carry anything any more.
+    pub(super) fn stop_using(&self, task: u64) -> Option<InUse> {
+        let in_use = self.in_use().remove(&task)?;
         for one in &in_use.all {
             one.stand_in.is_over.set(true);
         }
         in_use.over.send_replace(true);
-        let uses = in_use.all.iter().map(|one| (one.ask.name.clone(), one.stand_in.uses.get())).collect();
-        let unminted =
-            |one: &&Rc<One>| one.known.config.kind == Kind::Static || one.stand_in.secret.get().is_none();
-        let ended = in_use.all.iter().filter(unminted).map(|one| one.ended(&in_use.run, began)).collect();
-        (ended, uses)
+        Some(in_use)
     }
 
     /// The first request that carries a credential has it minted.
@@ -148,6 +193,7 @@ impl Tasks {
         let run = run.ok_or(DenialCode::TaskEnded)?;
         let lease = self.mint(task, &run, &ask, &one.known).await.map_err(|refused| {
             *one.failed.borrow_mut() = Some(refused.message);
+            one.may_live.set(self.holds(task, &ask.name));
             DenialCode::UpstreamUnreachable
         })?;
         let secret = self.part(task, &ask.name, "token").ok_or(DenialCode::CredentialExpired)?;
@@ -155,7 +201,24 @@ impl Tasks {
     }
 }
 
+/// Has a secret minted in a task of its own, since whoever asks for it may go away.
+async fn mint(tasks: Rc<Tasks>, task: u64, one: Rc<One>) {
+    if let Ok(kept) = tasks.mint_for(task, &one).await {
+        let _ = one.stand_in.secret.set(kept); // nobody else mints it
+    }
+    if one.is_given_up.get() {
+        tasks.end(task).await;
+    }
+}
+
 impl One {
+    /// Waits until nothing is being minted.
+    async fn is_minted(&self) {
+        while self.minting.borrow().as_ref().is_some_and(|minting| !minting.is_finished()) {
+            sleep(LOOK).await;
+        }
+    }
+
     fn lease(&self, fingerprint: String) -> Lease {
         Lease {
             name: self.ask.name.clone(),
@@ -288,7 +351,17 @@ impl Run for TaskRun {
             self.tasks.in_use().get(&self.task).and_then(|in_use| in_use.named(&stand_in.name).cloned());
         Box::pin(async move {
             let one = one.ok_or(DenialCode::CredentialExpired)?;
-            stand_in.secret.get_or_try_init(|| self.tasks.mint_for(self.task, &one)).await
+            let _turn = one.turn.lock().await;
+            one.is_minted().await;
+            if stand_in.secret.get().is_none() {
+                if one.may_live.get() {
+                    return Err(DenialCode::UpstreamUnreachable);
+                }
+                let minting = tokio::task::spawn_local(mint(self.tasks.clone(), self.task, one.clone()));
+                one.minting.replace(Some(minting));
+                one.is_minted().await;
+            }
+            stand_in.secret.get().ok_or(DenialCode::UpstreamUnreachable)
         })
     }
 

@@ -188,6 +188,11 @@ impl Tasks {
         Ok((deliveries(&ask, &known.config, parts), Some(lease)))
     }
 
+    /// Whether something is held for a run under this name.
+    pub(super) fn holds(&self, task: u64, name: &str) -> bool {
+        self.live().get(&task).is_some_and(|all| all.iter().any(|live| live.entry.name == name))
+    }
+
     /// A part of what was minted for a run under this name.
     pub(super) fn part(&self, task: u64, name: &str, part: &str) -> Option<Secret> {
         let live = self.live();
@@ -259,8 +264,9 @@ impl Tasks {
             is_weak: false,
             uses: None,
         };
-        let is_endless = minted.expires.is_none() && lease.can_revoke;
-        let timer = is_endless.then(|| Timer::start(until, known.issuer.clone(), entry.handle.clone()));
+        // Also where its issuer ends it: a role's open sessions outlive its time.
+        let ends = now + Duration::from_millis(ask.ttl_ms).min(most);
+        let timer = lease.can_revoke.then(|| Timer::start(ends, known.issuer.clone(), entry.handle.clone()));
         let mut live = Live { known: known.clone(), entry, open, minted: Some(Rc::new(minted)), timer };
         let kept = live.keep();
         self.live().entry(task).or_default().push(live);
@@ -273,17 +279,15 @@ impl Tasks {
             *has_ended = true; // what is being minted just now is ended by who asked for it
         }
         let began = Instant::now();
-        let (unminted, uses) = self.stop_using(task, began);
+        let in_use = self.stop_using(task);
+        if let Some(in_use) = &in_use {
+            in_use.settle(ENDING).await;
+        }
         let held = self.live().remove(&task).unwrap_or_default();
         let mut ended: Vec<_> = end_each(held, began, ENDING).await.into_iter().map(forgotten).collect();
         // What may have been minted, although its answer was lost, is said as that.
-        let is_said = |one: &Ended| ended.iter().any(|said| said.lease.name == one.lease.name);
-        let unsaid: Vec<_> = unminted.into_iter().filter(|one| !is_said(one)).collect();
-        ended.extend(unsaid);
-        for (name, count) in uses {
-            if let Some(ended) = ended.iter_mut().find(|ended| ended.lease.name == name) {
-                ended.lease.uses = Some(count);
-            }
+        if let Some(in_use) = in_use {
+            in_use.complete(&mut ended, began);
         }
         ended
     }
@@ -292,7 +296,7 @@ impl Tasks {
     pub(super) async fn end_all(&self) {
         let in_use: Vec<u64> = self.in_use().keys().copied().collect();
         for task in in_use {
-            self.stop_using(task, Instant::now());
+            self.stop_using(task);
         }
         let held = std::mem::take(&mut *self.live());
         let ended = end_each(held.into_values().flatten().collect(), Instant::now(), ENDING).await;
@@ -361,6 +365,11 @@ impl Tasks {
             let message =
                 format!("the credential `{}` is to live longer than `{}` lets any", ask.name, ask.issuer);
             return Err(refused(message, format!("write at most `ttl = \"{most}\"`")));
+        }
+        if known.config.inject.is_some() && ask.in_requests.is_none() {
+            let message = format!("the credentials of `{}` stay outside, so no program gets one", ask.issuer);
+            let fix = "let it stand in requests: `credential` in a [[network.allow]] without `protocol`, which is HTTP over TLS";
+            return Err(refused(message, fix.to_owned()));
         }
         check_templates(ask, &known.config)?;
         Ok(known)

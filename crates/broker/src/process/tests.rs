@@ -211,9 +211,13 @@ fn what_was_never_asked_for_is_in_no_journal_and_what_may_have_been_is() {
         config.root = Root::File(Path::new("/nonexistent/root").to_owned());
         assert_eq!(refused(&world.tasks(&config), ask).await.kind, Refusal::Host);
         assert_eq!(world.entries(), 0);
-        // A helper that fails may have made something before, and nothing that revokes it is known.
+        // A helper that fails says that it made nothing; one that prints something else may have made it.
         let mut helper = world.helper("");
         helper.kind = Kind::Exec { command: vec!["false".to_owned()], scope: Default::default() };
+        assert!(prepare(&world.tasks(&helper), self::ask("exec.helper")).await.is_err());
+        assert_eq!(world.entries(), 0);
+        helper.kind =
+            Kind::Exec { command: vec!["echo".to_owned(), "junk".to_owned()], scope: Default::default() };
         assert!(prepare(&world.tasks(&helper), self::ask("exec.helper")).await.is_err());
         assert_eq!(world.entries(), 1);
     });

@@ -40,10 +40,11 @@ async fn serve(way: OwnedFd, task: u64, tasks: Rc<Tasks>, tls: Rc<Tls>) {
     while let Ok(Some((count, fds))) = receive(&way, &mut message).await {
         let handover = Handover::decode(&message[..count]);
         let (Ok(handover), Ok([dialled, pair])) = (handover, <[OwnedFd; 2]>::try_from(fds)) else { continue };
-        let Some(over) = tasks.over(task) else { continue };
+        let Some((over, turn)) = tasks.over(task) else { continue };
         let (run, tls) = (Rc::new(TaskRun::new(task, tasks.clone())), tls.clone());
         tokio::task::spawn_local(async move {
             connection::serve(run, &tls, handover, (dialled, pair), over).await;
+            drop(turn);
         });
     }
 }

@@ -14,9 +14,10 @@ use cofferdam_core::handover::{DENIED, Handover, Taken};
 use http_body_util::{Either, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
+use hyper::ext::ReasonPhrase;
 use hyper::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION,
-    SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, IF_RANGE,
+    PROXY_AUTHORIZATION, RANGE, SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -66,6 +67,15 @@ pub(crate) trait Run {
 
 /// A secret that may have to be minted first.
 pub(crate) type Secrets<'a> = std::pin::Pin<Box<dyn Future<Output = Result<&'a Kept, DenialCode>> + 'a>>;
+
+/// By these, some servers take a request for one with another method or path than it was judged by.
+const OTHER_THAN_JUDGED: [HeaderName; 5] = [
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+];
 
 /// What an answer has for a body.
 type Body = Either<Full<Bytes>, Scrubbed>;
@@ -258,6 +268,9 @@ impl<R: Run + 'static> Carrying<R> {
         }
         about_this_connection(request.headers_mut());
         request.headers_mut().remove(PROXY_AUTHORIZATION);
+        for name in OTHER_THAN_JUDGED {
+            request.headers_mut().remove(name);
+        }
         let kept = match carries {
             Carries::Nothing => None,
             Carries::Surrogate => Some(self.swap(request.headers_mut()).await?),
@@ -270,6 +283,7 @@ impl<R: Run + 'static> Carrying<R> {
     /// Puts the secret in its place.
     async fn swap(&self, headers: &mut HeaderMap) -> Result<&Kept, DenialCode> {
         let kept = self.run.secret(&self.stand_in).await?;
+        self.stand_in.use_once()?; // now: others may have waited for the same secret
         let name = place::header(&self.stand_in.place);
         let value = headers
             .get(&name)
@@ -277,7 +291,9 @@ impl<R: Run + 'static> Carrying<R> {
         headers.insert(name, value.ok_or(DenialCode::CredentialWrongPlace)?);
         // What is compressed couldn't be scrubbed.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        self.stand_in.uses.set(self.stand_in.uses.get() + 1);
+        // Nor what comes in pieces of the program's choice.
+        headers.remove(RANGE);
+        headers.remove(IF_RANGE);
         Ok(kept)
     }
 
@@ -315,6 +331,8 @@ impl<R: Run + 'static> Carrying<R> {
         about_this_connection(headers);
         headers.remove(DENIED);
         headers.remove(SET_COOKIE);
+        response.extensions_mut().remove::<ReasonPhrase>();
+        let headers = response.headers_mut();
         let Some(kept) = kept else { return response.map(|body| Either::Right(Scrubbed::as_it_is(body))) };
         if kept.forms.mask_headers(headers) {
             self.run.reflected(&self.stand_in.name, &self.host);

@@ -3,59 +3,15 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cofferdam_core::egress::DenialCode;
+use cofferdam_core::egress::{DenialCode, may_hold_a_credential, query_may_hold_a_credential};
 use cofferdam_core::secret::Secret;
 use cofferdam_core::surrogate;
 use cofferdam_core::weaken::{self, Control};
 use hyper::Uri;
-use hyper::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
 use crate::config::Inject;
-
-/// Headers in which APIs take credentials, beside `Authorization`: those of the HTTP standards, and what the
-/// documentations of AWS, Azure, GitLab, Google, Shopify, Slack and Vault name.
-const CREDENTIAL_HEADERS: [HeaderName; 22] = [
-    PROXY_AUTHORIZATION,
-    COOKIE,
-    HeaderName::from_static("api-key"),
-    HeaderName::from_static("apikey"),
-    HeaderName::from_static("job-token"),
-    HeaderName::from_static("ocp-apim-subscription-key"),
-    HeaderName::from_static("private-token"),
-    HeaderName::from_static("x-access-token"),
-    HeaderName::from_static("x-amz-security-token"),
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("x-api-token"),
-    HeaderName::from_static("x-apikey"),
-    HeaderName::from_static("x-auth-key"),
-    HeaderName::from_static("x-auth-token"),
-    HeaderName::from_static("x-authorization"),
-    HeaderName::from_static("x-functions-key"),
-    HeaderName::from_static("x-goog-api-key"),
-    HeaderName::from_static("x-goog-iam-authorization-token"),
-    HeaderName::from_static("x-ms-authorization-auxiliary"),
-    HeaderName::from_static("x-shopify-access-token"),
-    HeaderName::from_static("x-slack-signature"),
-    HeaderName::from_static("x-vault-token"),
-];
-
-/// Parameters of a query in which APIs take credentials or signatures made with one.
-const CREDENTIAL_PARAMETERS: [&str; 13] = [
-    "access_key",
-    "access_token",
-    "api-key",
-    "api_key",
-    "apikey",
-    "auth_token",
-    "client_secret",
-    "private_token",
-    "sig",
-    "token",
-    "x-amz-credential",
-    "x-amz-signature",
-    "x-goog-signature",
-];
 
 /// What a request carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +58,8 @@ pub(crate) fn judge(
     {
         return Err(DenialCode::CredentialWrongPlace);
     }
-    let is_its = |name: &HeaderName| *name == AUTHORIZATION || CREDENTIAL_HEADERS.contains(name);
-    let is_foreign =
-        elsewhere().any(|(name, _)| is_its(name)) || has_credential(uri.query().unwrap_or_default());
+    let is_foreign = elsewhere().any(|(name, _)| may_hold_a_credential(name.as_str()))
+        || query_may_hold_a_credential(uri.query().unwrap_or_default());
     if is_foreign && !weaken::is_off(Control::ForeignCredential) {
         return Err(DenialCode::ForeignCredential);
     }
@@ -153,38 +108,6 @@ fn basic(value: &str) -> Option<(String, String)> {
 /// Whether this surrogate is somewhere in a value.
 fn holds(value: &[u8], surrogate: &str) -> bool {
     value.windows(surrogate.len()).any(|part| part == surrogate.as_bytes()) || surrogate::stands_in(value)
-}
-
-/// Whether a query has a parameter that is a credential, however its name is written.
-fn has_credential(query: &str) -> bool {
-    let name = |parameter: &str| {
-        let name = parameter.split('=').next().unwrap_or_default();
-        percent_decoded(name).to_ascii_lowercase()
-    };
-    let has_value = |parameter: &&str| parameter.split_once('=').is_some_and(|(_, value)| !value.is_empty());
-    query
-        .split(['&', ';'])
-        .filter(has_value)
-        .any(|parameter| CREDENTIAL_PARAMETERS.contains(&name(parameter).as_str()))
-}
-
-fn percent_decoded(text: &str) -> String {
-    let (mut bytes, mut rest) = (vec![], text.as_bytes());
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = (byte == b'%').then(|| after.get(..2)).flatten();
-        let digits = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        match digits {
-            Some(decoded) => {
-                bytes.push(decoded);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The value of the header with the secret in place of the surrogate; none where the secret can't stand there.

@@ -3,7 +3,8 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -12,6 +13,7 @@ use cofferdam_core::secret::Secret;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{HeaderMap, HeaderValue};
 use memchr::memmem;
+use tokio::time::{Sleep, sleep};
 use zeroize::Zeroizing;
 
 /// The shortest text that is looked for: shorter ones are in anything.
@@ -20,9 +22,8 @@ const SHORTEST: usize = 8;
 /// What stands in place of each byte, so that lengths stay what was announced.
 const MASK: u8 = b'*';
 
-/// How many bytes of a form may have gone on before it is seen that it is one. So what only begins like a secret is held
-/// up where that is likely to go on.
-const BEGUN: usize = 3;
+/// How long the end of what came is held up where nothing more comes: enough for what a host says at once to arrive.
+const HOLD: Duration = Duration::from_millis(20);
 
 /// The forms in which a secret may come back.
 pub(crate) struct Forms(Vec<Zeroizing<Vec<u8>>>);
@@ -67,15 +68,6 @@ impl Forms {
         is_there
     }
 
-    /// How many bytes at the end may be the beginning of one.
-    fn begun_at_the_end(&self, bytes: &[u8]) -> usize {
-        let begun = |form: &Zeroizing<Vec<u8>>| {
-            let most = bytes.len().min(form.len() - 1);
-            (BEGUN + 1..=most).rev().find(|count| bytes.ends_with(&form[..*count]))
-        };
-        self.0.iter().filter_map(begun).max().unwrap_or(0)
-    }
-
     /// Masks what stands in the values of headers; whether something was there.
     pub(crate) fn mask_headers(&self, headers: &mut HeaderMap) -> bool {
         let mut is_there = false;
@@ -118,42 +110,28 @@ fn json(secret: &[u8]) -> Zeroizing<Vec<u8>> {
     text
 }
 
-/// What goes through, and what is held up.
+/// What goes through, and what is held up: the end of what came, as long as a form but for its last byte, whatever it is.
+/// If that depended on what it is, a program that has its guesses echoed would learn the secret by what comes late.
 #[derive(Default)]
 struct Through {
     /// The last bytes that went on.
-    gone: Vec<u8>,
-    /// The beginning of a secret, maybe.
+    gone: Zeroizing<Vec<u8>>,
     held: Zeroizing<Vec<u8>>,
     found: bool,
 }
 
 impl Through {
-    /// What may go on of a piece.
-    fn pass(&mut self, forms: &Forms, piece: Bytes, is_last: bool) -> Bytes {
-        let joint = forms.longest().min(piece.len());
-        let mut before = Zeroizing::new([&self.gone[..], &self.held, &piece[..joint]].concat());
-        let is_plain = self.held.is_empty()
-            && !forms.stand_in(&before)
-            && !forms.stand_in(&piece)
-            && (is_last || forms.begun_at_the_end(if joint < piece.len() { &piece } else { &before }) == 0);
-        if is_plain {
-            self.keep(&[&self.gone[..], &piece].concat());
-            return piece;
-        }
-        let from = self.gone.len();
-        before.extend_from_slice(&piece[joint..]);
-        self.found |= forms.mask(&mut before);
-        let held = if is_last { 0 } else { forms.begun_at_the_end(&before).min(before.len() - from) };
-        let until = before.len() - held;
-        let out = Bytes::copy_from_slice(&before[from..until]);
-        self.held = Zeroizing::new(before[until..].to_vec());
-        self.keep(&before[..until]);
+    /// What may go on of a piece; all of what is held too where nothing more comes for now.
+    fn pass(&mut self, forms: &Forms, piece: &[u8], holds: bool) -> Bytes {
+        let (longest, from) = (forms.longest().saturating_sub(1), self.gone.len());
+        let mut all = Zeroizing::new([&self.gone[..], &self.held, piece].concat());
+        self.found |= forms.mask(&mut all);
+        let held = if holds { longest.min(all.len() - from) } else { 0 };
+        let until = all.len() - held;
+        let out = Bytes::copy_from_slice(&all[from..until]);
+        self.held = Zeroizing::new(all[until..].to_vec());
+        self.gone = Zeroizing::new(all[until.saturating_sub(longest)..until].to_vec());
         out
-    }
-
-    fn keep(&mut self, gone: &[u8]) {
-        self.gone = gone[gone.len().saturating_sub(BEGUN)..].to_vec();
     }
 }
 
@@ -162,7 +140,10 @@ pub(crate) struct Scrubbed {
     body: Incoming,
     forms: Option<Rc<Forms>>,
     through: Through,
-    is_over: bool,
+    /// When what is held goes on, if nothing more comes.
+    until: Option<Pin<Box<Sleep>>>,
+    /// What comes when the data is over.
+    trailers: Option<HeaderMap>,
     /// Told once, if the secret was there.
     reflected: Option<Box<dyn FnOnce()>>,
 }
@@ -170,19 +151,43 @@ pub(crate) struct Scrubbed {
 impl Scrubbed {
     /// Scrubs a body of these forms, and tells if one was there.
     pub(crate) fn new(body: Incoming, forms: Rc<Forms>, reflected: impl FnOnce() + 'static) -> Self {
-        let (forms, reflected) = (Some(forms), Some(Box::new(reflected) as Box<dyn FnOnce()>));
-        Scrubbed { body, forms, through: Through::default(), is_over: false, reflected }
+        Scrubbed { forms: Some(forms), reflected: Some(Box::new(reflected)), ..Scrubbed::as_it_is(body) }
     }
 
     /// A body of a request without the secret.
     pub(crate) fn as_it_is(body: Incoming) -> Self {
-        Scrubbed { body, forms: None, through: Through::default(), is_over: false, reflected: None }
+        Scrubbed {
+            body,
+            forms: None,
+            through: Through::default(),
+            until: None,
+            trailers: None,
+            reflected: None,
+        }
     }
 
     fn tell(&mut self) {
         if let Some(reflected) = self.reflected.take_if(|_| self.through.found) {
             reflected();
         }
+    }
+
+    /// What of a piece goes on, and maybe of what was held before it.
+    fn data(&mut self, forms: &Forms, piece: &[u8], holds: bool) -> Option<Frame<Bytes>> {
+        let out = self.through.pass(forms, piece, holds);
+        self.until = None;
+        self.tell();
+        (!out.is_empty()).then(|| Frame::data(out))
+    }
+
+    /// What is held, when it was long enough.
+    fn waits(&mut self, forms: &Forms, context: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        if self.through.held.is_empty() {
+            return Poll::Pending;
+        }
+        let until = self.until.get_or_insert_with(|| Box::pin(sleep(HOLD)));
+        ready!(until.as_mut().poll(context));
+        Poll::Ready(self.data(forms, &[], false))
     }
 }
 
@@ -195,44 +200,39 @@ impl Body for Scrubbed {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
+        let Some(forms) = this.forms.clone() else { return Pin::new(&mut this.body).poll_frame(context) };
         loop {
+            if let Some(trailers) = this.trailers.take() {
+                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
             let frame = match Pin::new(&mut this.body).poll_frame(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) if this.is_over || this.through.held.is_empty() => {
-                    return Poll::Ready(None);
+                Poll::Pending => {
+                    let held = ready!(this.waits(&forms, context));
+                    return Poll::Ready(held.map(Ok));
                 }
-                Poll::Ready(None) => None,
+                // What is held goes on with what went wrong, whatever it is.
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                Poll::Ready(Some(Ok(frame))) => Some(frame),
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(None) => return Poll::Ready(this.data(&forms, &[], false).map(Ok)),
             };
-            let Some(forms) = this.forms.clone() else { return Poll::Ready(frame.map(Ok)) };
-            let out = match frame.map(Frame::into_data) {
-                None => {
-                    this.is_over = true;
-                    this.through.pass(&forms, Bytes::new(), true)
-                }
-                Some(Ok(data)) => this.through.pass(&forms, data, false),
-                Some(Err(other)) => {
-                    let trailers = other.into_trailers().map(|mut trailers| {
+            let data = match frame.into_data() {
+                Ok(data) => this.data(&forms, &data, true),
+                Err(other) => {
+                    this.trailers = other.into_trailers().ok().map(|mut trailers| {
                         this.through.found |= forms.mask_headers(&mut trailers);
                         trailers
                     });
-                    this.tell();
-                    return Poll::Ready(trailers.ok().map(|trailers| Ok(Frame::trailers(trailers))));
+                    this.data(&forms, &[], false)
                 }
             };
-            this.tell();
-            if !out.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(out))));
-            }
-            if this.is_over {
-                return Poll::Ready(None);
+            if let Some(data) = data {
+                return Poll::Ready(Some(Ok(data)));
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.through.held.is_empty() && self.body.is_end_stream()
+        self.through.held.is_empty() && self.trailers.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -258,9 +258,9 @@ mod tests {
         let forms = Forms::of(&Secret::new(SECRET.to_vec()));
         let (mut through, mut out) = (Through::default(), vec![]);
         for piece in text.chunks(size) {
-            out.extend_from_slice(&through.pass(&forms, Bytes::copy_from_slice(piece), false));
+            out.extend_from_slice(&through.pass(&forms, piece, true));
         }
-        out.extend_from_slice(&through.pass(&forms, Bytes::new(), true));
+        out.extend_from_slice(&through.pass(&forms, &[], false));
         (out, through.found)
     }
 
@@ -279,8 +279,7 @@ mod tests {
             for size in 1..=text.len() {
                 let (out, found) = scrubbed(&text, size);
                 assert!(found && out.len() == text.len(), "{size}: {}", String::from_utf8_lossy(&out));
-                let tail = &form[BEGUN + 3..form.len() - 4];
-                assert!(memmem::find(&out, tail).is_none(), "{size}: {}", String::from_utf8_lossy(&out));
+                assert!(memmem::find(&out, &form).is_none(), "{size}: {}", String::from_utf8_lossy(&out));
             }
         }
     }
@@ -294,6 +293,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_held_up_depends_on_nothing_but_how_much_came() {
+        let forms = Forms::of(&Secret::new(SECRET.to_vec()));
+        let passes = |text: &[u8]| {
+            let mut through = Through::default();
+            text.chunks(3).map(|piece| through.pass(&forms, piece, true).len()).collect::<Vec<_>>()
+        };
+        let guess = [b"|".as_slice(), &SECRET[..SECRET.len() - 1]].concat();
+        let other = vec![b'x'; guess.len()];
+        assert_eq!(passes(&guess), passes(&other));
+        // What went on before its end came is masked from there.
+        let mut through = Through::default();
+        let mut out = through.pass(&forms, &SECRET[..6], true).to_vec();
+        out.extend_from_slice(&through.pass(&forms, &[], false));
+        out.extend_from_slice(&through.pass(&forms, &SECRET[6..], false));
+        assert_eq!(out, [&SECRET[..6], &vec![MASK; SECRET.len() - 6][..]].concat());
+    }
+
+    #[test]
     fn headers_are_masked_and_short_secrets_are_left() {
         let forms = Forms::of(&Secret::new(b"longenough".to_vec()));
         let mut headers = HeaderMap::new();
@@ -301,6 +318,6 @@ mod tests {
         assert!(forms.mask_headers(&mut headers));
         assert_eq!(headers["x-echo"], "Bearer **********!");
         let short = Forms::of(&Secret::new(b"abc".to_vec()));
-        assert!(!short.stand_in(b"abc") && short.begun_at_the_end(b"ab") == 0);
+        assert!(!short.stand_in(b"abc"));
     }
 }

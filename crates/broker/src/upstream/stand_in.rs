@@ -82,10 +82,21 @@ impl StandIn {
         };
         self.rules.request(permit, &head).map_err(|denial| denial.code)?;
         let carries = place::judge(&self.place, &self.surrogate, request.uri(), request.headers(), is_ours)?;
-        if carries == Carries::Surrogate && self.max_uses.is_some_and(|most| self.uses.get() >= most) {
+        Ok(carries)
+    }
+
+    /// Counts one use, if there may be one more.
+    ///
+    /// # Errors
+    ///
+    /// The code by which the request is refused.
+    pub(crate) fn use_once(&self) -> Result<(), DenialCode> {
+        self.is_alive()?;
+        if self.max_uses.is_some_and(|most| self.uses.get() >= most) {
             return Err(DenialCode::CredentialExpired);
         }
-        Ok(carries)
+        self.uses.set(self.uses.get() + 1);
+        Ok(())
     }
 
     /// Whether its run lives, and its time isn't over.

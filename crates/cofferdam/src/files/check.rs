@@ -112,7 +112,9 @@ fn refuse_shadowed(file: &PolicyFile, rules: &[NetworkRule], source: &Source) ->
         };
         let Some(at) = rules.iter().position(is_its) else { continue };
         let covers = |earlier: &NetworkRule| {
-            let same = NetworkRule { credential: rules[at].credential.clone(), ..earlier.clone() };
+            // The first rule for a host and port says what is spoken there, too.
+            let (credential, protocol) = (rules[at].credential.clone(), rules[at].protocol);
+            let same = NetworkRule { credential, protocol, ..earlier.clone() };
             earlier.credential.is_none() && rules[at].within(&same)
         };
         if let Some(earlier) = rules[..at].iter().find(|earlier| covers(earlier)) {

@@ -150,8 +150,8 @@ pub(crate) fn load_issuers(paths: &[PathBuf]) -> Result<Vec<IssuerConfig>, Unser
 }
 
 fn unserved(error: &FileError) -> Unserved {
-    let place = error.at().map(|at| format!("{at}: ")).unwrap_or_default();
-    Unserved { message: format!("{place}{}", error.summary()), fix: error.fix().to_owned() }
+    // Never the text itself: some write a secret where the place of one belongs.
+    Unserved { message: error.summary(), fix: error.fix().to_owned() }
 }
 
 /// What mints is nobody else's to read, and what says so nobody else's to write.

@@ -169,3 +169,60 @@ fn a_journal_without_room_refuses_the_run_and_nothing_is_minted() {
     assert_eq!(server.ask("postgres", "alter role minter valid until 'infinity'").code, 0);
     assert_eq!(operator.run(cred, "true")["leases"][0]["state"], "dead", "a positive control");
 }
+
+#[test]
+fn a_mint_that_is_under_way_when_the_run_ends_is_waited_for_and_revoked() {
+    needs_root!();
+    let world = world!("sleep 1");
+    let outcome =
+        world.run("curl -sS --max-time 0.3 -H \"Authorization: Bearer $T_TOKEN\" https://api.test/ok; true");
+    assert_eq!(outcome["leases"].as_array().unwrap().len(), 1, "{outcome}");
+    assert_eq!(
+        (&outcome["leases"][0]["state"], &outcome["leases"][0]["weak"]),
+        (&"dead".into(), &false.into()),
+        "{outcome}"
+    );
+    assert!(!outcome["leases"][0]["verified"].as_str().unwrap().contains("never minted"), "{outcome}");
+    assert!(world.has("asked") && !world.has("alive"), "what was minted late was revoked: {outcome}");
+}
+
+#[test]
+fn a_helper_that_may_have_minted_is_asked_once_and_said_to_be_unknown() {
+    needs_root!();
+    let world = world!("echo x >>$D/times; echo junk; exit 0");
+    let outcome = world.run(&format!("{USE}/ok; {USE}/ok; {USE}/ok"));
+    let times = std::fs::read_to_string(world.folder.join("times")).unwrap();
+    assert_eq!(times, "x\n", "it isn't asked again");
+    let states: Vec<_> =
+        outcome["leases"].as_array().unwrap().iter().map(|lease| lease["state"].clone()).collect();
+    assert_eq!(states, ["unknown"], "{outcome}");
+}
+
+#[test]
+fn requests_that_wait_for_one_secret_are_counted_one_by_one() {
+    needs_root!();
+    let world = world!("sleep 0.5");
+    let policy = "version = 1\nprofile = \"internal\"\n[[network.allow]]\nhost = \"api.test\"\ncredential = \"t\"\n\
+                  [[credential]]\nname = \"t\"\nissuer = \"exec.api\"\ninject = \"bearer\"\nmax_uses = 3\n";
+    let policy = world.operator.product.file("p.toml", policy);
+    let script = format!("for i in 1 2 3 4 5 6 7 8; do {USE}/ok & done; wait");
+    let mut command = world.operator.command("", &script);
+    let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let at = words.iter().position(|word| word == "--").unwrap();
+    let mut with = world.operator.product.command(&words[..at]);
+    with.arg("--policy").arg(&policy).args(&words[at..]);
+    command.get_envs().for_each(|(name, value)| {
+        with.env(name, value.unwrap_or_default());
+    });
+    command = with;
+    let outcome = world.net.run(&command).json();
+    assert_eq!(outcome["leases"][0]["uses"], 3, "{outcome}");
+    assert_eq!(world.net.seen().requests.len(), 3);
+    assert_eq!(outcome["denials"][0]["code"], "credential_expired", "{outcome}");
+    // Where an issuer's credentials stay outside, no policy has one delivered.
+    let text = "version = 1\nprofile = \"internal\"\n[[network.allow]]\nhost = \"other.test\"\n\
+                [[credential]]\nname = \"t\"\nissuer = \"exec.api\"\ndeliver = { T = \"{token}\" }\n";
+    std::fs::write(&policy, text).unwrap();
+    let outcome = world.net.run(&command).json();
+    assert!(outcome["error"]["message"].as_str().unwrap().contains("stay outside"), "{outcome}");
+}

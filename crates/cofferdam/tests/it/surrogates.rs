@@ -314,7 +314,7 @@ fn what_is_wrong_is_said_before_anything_starts() {
         run(&format!("{rule}credential = \"api\"\n{table}inject = \"basic\"\n")),
         "doesn't inject as `basic`",
     );
-    refused(run(&format!("{rule}{table}deliver = {{ T = \"{{token}}\" }}\n")), "outlives every run");
+    refused(run(&format!("{rule}{table}deliver = {{ T = \"{{token}}\" }}\n")), "stay outside");
     let other = rule.replace("api.test", "other.test");
     refused(
         run(&format!("{other}credential = \"api\"\n{table}inject = \"bearer\"\n")),

@@ -356,6 +356,12 @@ impl Rules {
         })
     }
 
+    /// Whether requests to a destination carry a credential by some rule, if not by each.
+    #[must_use]
+    pub fn have_a_credential(&self, to: &Destination) -> bool {
+        self.of(to).any(|rule| rule.credential.is_some())
+    }
+
     /// The rules for a connection.
     fn of<'a>(&'a self, to: &'a Destination) -> impl Iterator<Item = &'a NetworkRule> {
         let speaks = |rule: &&NetworkRule| rule.protocol == to.protocol && rule.ports.contains(&to.port);

@@ -16,6 +16,7 @@ mod budget;
 mod decide;
 mod denial;
 mod explain;
+mod foreign;
 mod host;
 mod miss;
 mod path;
@@ -28,6 +29,7 @@ pub use budget::{Budget, Exhausted};
 pub use decide::{ConnectPermit, Destination, Door, RequestHead, RequestPermit, Rules, Terms, TunnelPermit};
 pub use denial::{Denial, DenialCode, SHOWN_BYTES, shown};
 pub use explain::{Breadth, Explanation, Question, Says};
+pub use foreign::{may_hold_a_credential, query_may_hold_a_credential};
 pub use host::{BadHost, Host, HostName, LABEL_BYTES, NAME_BYTES};
 
 pub(crate) use authority::{Bracketed, port};

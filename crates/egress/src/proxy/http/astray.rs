@@ -6,16 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use cofferdam_core::egress::{Denial, DenialCode, RequestPermit};
+use cofferdam_core::egress::{
+    Denial, DenialCode, RequestPermit, Rules, may_hold_a_credential, query_may_hold_a_credential,
+};
 use cofferdam_core::surrogate::{self, Watch};
 use hyper::Request;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::proxy::sandbox::Sandbox;
 
-/// The refusal of a request with a surrogate in its head, to a host that none is for. Where one is, who has the
+/// The refusal of a request with a surrogate in its head, to a host that none is for, or of what may be a credential where
+/// the host has one of the run's by another rule. Where its own rule has one, who has the
 /// credential judges where it stands.
-pub(crate) fn in_head(request: &Request<Incoming>, permit: &RequestPermit) -> Option<Denial> {
+pub(crate) fn in_head(request: &Request<Incoming>, permit: &RequestPermit, rules: &Rules) -> Option<Denial> {
     if permit.terms().credential().is_some() {
         return None;
     }
@@ -24,7 +27,16 @@ pub(crate) fn in_head(request: &Request<Incoming>, permit: &RequestPermit) -> Op
     let is_there = surrogate::stands_in(target)
         || headers.values().any(|value| surrogate::stands_in(value.as_bytes()))
         || headers.keys().any(|name| surrogate::stands_in(name.as_str().as_bytes()));
-    is_there.then(|| permit.denial(DenialCode::CredentialWrongHost))
+    if is_there {
+        return Some(permit.denial(DenialCode::CredentialWrongHost));
+    }
+    // A host that has a credential of the run's takes no other, also by a rule without.
+    let is_foreign = || {
+        headers.keys().any(|name| may_hold_a_credential(name.as_str()))
+            || query_may_hold_a_credential(request.uri().query().unwrap_or_default())
+    };
+    (rules.have_a_credential(permit.to()) && is_foreign())
+        .then(|| permit.denial(DenialCode::ForeignCredential))
 }
 
 /// A body that ends before the last byte of a surrogate in it.

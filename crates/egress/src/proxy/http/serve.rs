@@ -173,7 +173,7 @@ impl Conversation {
             path,
         };
         let permit = self.sandbox.rules().request(&permit, &head)?;
-        if let Some(denial) = astray::in_head(request, &permit) {
+        if let Some(denial) = astray::in_head(request, &permit, self.sandbox.rules()) {
             return Err(Box::new(denial));
         }
         let limited =
