@@ -23,8 +23,10 @@ impl PlainPath {
         let mut segments = segments.split('/').peekable();
         while let Some(segment) = segments.next() {
             let is_last = segments.peek().is_none();
-            // What follows a `;` is a parameter to some servers, which take the rest for the segment.
+            // What follows a `;` is a parameter to some servers, which take the rest for the segment; to some that
+            // decode it first, also what follows an encoded one.
             let name = segment.split(';').next().unwrap_or_default();
+            let name = name.split("%3B").next().unwrap_or_default();
             if matches!(name, "." | "..") || (name.is_empty() && !(is_last && segment.is_empty())) {
                 return None;
             }
@@ -55,17 +57,19 @@ impl fmt::Display for PlainPath {
 
 /// The path with what needs no encoding decoded; none where a byte or an encoding can be read in two ways.
 fn decoded(path: &[u8]) -> Option<String> {
-    let mut text = String::with_capacity(path.len());
+    let (mut text, mut bytes) = (String::with_capacity(path.len()), Vec::with_capacity(path.len()));
     let mut rest = path;
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
         if byte != b'%' {
             text.push(is_plain(byte).then_some(char::from(byte))?);
+            bytes.push(byte);
             continue;
         }
         let (digits, after) = rest.split_at_checked(2)?;
         let encoded = hexadecimal(digits)?;
         rest = after;
+        bytes.push(encoded);
         match encoded {
             b'/' | b'\\' | 0..=0x1f | 0x7f => return None,
             _ if encoded.is_ascii_alphanumeric() || b"-._~".contains(&encoded) => {
@@ -74,7 +78,9 @@ fn decoded(path: &[u8]) -> Option<String> {
             _ => text.push_str(&format!("%{encoded:02X}")),
         }
     }
-    is_decoded_once(&text).then_some(text)
+    // Overlong forms are letters to some servers: RFC 3629, section 10.
+    let is_text = std::str::from_utf8(&bytes).is_ok();
+    (is_text && is_decoded_once(&text)).then_some(text)
 }
 
 /// Whether no `%` that is encoded itself begins what looks like another encoding.
@@ -125,6 +131,10 @@ mod tests {
             "a/b",
             "http://a.test/x",
             "/a/../b",
+            "/a/..%3b/b",
+            "/a/.%3B/b",
+            "/a/%c0%ae%c0%ae/b",
+            "/a/%ff",
             "/a/./b",
             "/..",
             "/.",
