@@ -17,7 +17,7 @@ use super::refusal::{of_issuer, of_journal, over};
 use super::stand_ins::InUse;
 use super::timer::Timer;
 use super::{Issuers, Refused, refusal};
-use crate::config::{IssuerConfig, Kind};
+use crate::config::IssuerConfig;
 use crate::control::{Answer, Ask, Ended, Lease, Refusal};
 use crate::issuer::{self, Alive, Issuer, IssuerError, Minted};
 use crate::journal::{Entry, Journal, Open};
@@ -58,7 +58,7 @@ pub(super) struct Live {
     pub(super) open: Open,
     /// None for one that was found in the journal.
     pub(super) minted: Option<Rc<Minted>>,
-    /// For one whose issuer doesn't end it by itself.
+    /// For one that can be revoked: what it began may outlive the time that its issuer knows.
     pub(super) timer: Option<Timer>,
 }
 
@@ -174,13 +174,6 @@ impl Tasks {
                 deliveries(&ask, &known.config, Some(&Minted { parts, expires: None, kept: None })),
                 None,
             ));
-        }
-        if known.config.kind == Kind::Static {
-            return Err(Refused {
-                kind: Refusal::Request,
-                message: format!("the secret of `{}` outlives every run, so no program gets it", ask.issuer),
-                fix: "let it stand in requests: `credential` in a [[network.allow]] without `protocol`, which is HTTP over TLS".to_owned(),
-            });
         }
         let lease = self.mint(task, run, &ask, &known).await?;
         let live = self.live();

@@ -1,4 +1,4 @@
-//! The end of a credential's time, where its issuer knows of none.
+//! The end of a credential's time, while its run goes on: not every issuer knows of one, or ends what was begun before.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,12 +1,13 @@
 //! The ways by which proxies reach the broker: a socket for each run, which the host made. Who holds its other end is
 //! that run's proxy, whatever it says: so what stands for a credential of one run is worth nothing in another.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
-use cofferdam_core::handover::{Handover, MOST_BYTES};
+use cofferdam_core::egress::DenialCode;
+use cofferdam_core::handover::{Handover, MOST_BYTES, Taken};
 use cofferdam_sys::fdpass::{self, Received};
 use tokio::io::unix::AsyncFd;
 
@@ -40,13 +41,22 @@ async fn serve(way: OwnedFd, task: u64, tasks: Rc<Tasks>, tls: Rc<Tls>) {
     while let Ok(Some((count, fds))) = receive(&way, &mut message).await {
         let handover = Handover::decode(&message[..count]);
         let (Ok(handover), Ok([dialled, pair])) = (handover, <[OwnedFd; 2]>::try_from(fds)) else { continue };
-        let Some((over, turn)) = tasks.over(task) else { continue };
+        let Some((over, turn)) = tasks.over(task) else {
+            refuse(pair); // too many, or its run is over
+            continue;
+        };
         let (run, tls) = (Rc::new(TaskRun::new(task, tasks.clone())), tls.clone());
         tokio::task::spawn_local(async move {
             connection::serve(run, &tls, handover, (dialled, pair), over).await;
             drop(turn);
         });
     }
+}
+
+/// Says that nothing is spoken over a connection.
+fn refuse(pair: OwnedFd) {
+    let taken = Taken::Denied(DenialCode::LimitExceeded);
+    let _ = UnixStream::from(pair).write_all(&[taken.encode()]); // the proxy may be gone
 }
 
 fn watched(socket: OwnedFd) -> io::Result<AsyncFd<UnixStream>> {

@@ -106,7 +106,9 @@ pub(crate) async fn serve<R: Run + 'static>(
 ) {
     let ended = over.clone();
     let serving = async {
-        let mut pair = adopted(UnixStream::from_std, std::os::unix::net::UnixStream::from(pair))?;
+        let pair = std::os::unix::net::UnixStream::from(pair);
+        pair.set_nonblocking(true)?;
+        let mut pair = UnixStream::from_std(pair)?;
         match begin(&run, tls, &handover, dialled).await {
             Ok((stand_in, permit, stream)) => {
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -130,29 +132,6 @@ pub(crate) async fn serve<R: Run + 'static>(
     }
 }
 
-/// Makes a socket the runtime's.
-fn adopted<S: SetNonblocking, T>(make: fn(S) -> io::Result<T>, socket: S) -> io::Result<T> {
-    socket.do_not_wait()?;
-    make(socket)
-}
-
-/// A socket that can be told not to wait.
-trait SetNonblocking {
-    fn do_not_wait(&self) -> io::Result<()>;
-}
-
-impl SetNonblocking for std::net::TcpStream {
-    fn do_not_wait(&self) -> io::Result<()> {
-        self.set_nonblocking(true)
-    }
-}
-
-impl SetNonblocking for std::os::unix::net::UnixStream {
-    fn do_not_wait(&self) -> io::Result<()> {
-        self.set_nonblocking(true)
-    }
-}
-
 type Begun = (Rc<StandIn>, ConnectPermit, TlsStream<TcpStream>);
 
 /// Judges a handover, and has the host prove its name.
@@ -166,7 +145,9 @@ async fn begin<R: Run>(
     let stand_in = run.stand_in(credential).ok_or(Taken::Denied(DenialCode::CredentialExpired))?;
     let permit = stand_in.connection(host, *port).map_err(Taken::Denied)?;
     let no_tls = |_| Taken::Denied(DenialCode::UpstreamTls);
-    let dialled = adopted(TcpStream::from_std, std::net::TcpStream::from(dialled)).map_err(no_tls)?;
+    let dialled = std::net::TcpStream::from(dialled);
+    dialled.set_nonblocking(true).map_err(no_tls)?;
+    let dialled = TcpStream::from_std(dialled).map_err(no_tls)?;
     let stream = handshake(tls.offering(*offers_http2), host, dialled).await.map_err(|error| {
         if is_other_protocol(&error) { Taken::OtherProtocol } else { Taken::Denied(DenialCode::UpstreamTls) }
     })?;

@@ -210,7 +210,7 @@ impl Body for Scrubbed {
                     let held = ready!(this.waits(&forms, context));
                     return Poll::Ready(held.map(Ok));
                 }
-                // What is held goes on with what went wrong, whatever it is.
+                // What is held is lost with what went wrong, whatever it is.
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(Some(Ok(frame))) => frame,
                 Poll::Ready(None) => return Poll::Ready(this.data(&forms, &[], false).map(Ok)),
